@@ -1,0 +1,3 @@
+//! The slm program.
+
+fn main() {}

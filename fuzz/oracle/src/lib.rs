@@ -1,0 +1,1 @@
+//! Generators and oracles of the fuzz targets.

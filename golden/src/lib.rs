@@ -1,0 +1,1 @@
+//! Reference forward pass, vectors and the embedded tiny model.

@@ -1,0 +1,3 @@
+//! Every project command.
+
+fn main() {}
