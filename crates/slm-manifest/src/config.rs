@@ -24,7 +24,9 @@ impl Architecture {
 
     /// The architecture of that name.
     pub fn from_name(name: &str) -> Option<Architecture> {
-        [Architecture::Llama, Architecture::Gemma3].into_iter().find(|architecture| architecture.name() == name)
+        [Architecture::Llama, Architecture::Gemma3]
+            .into_iter()
+            .find(|architecture| architecture.name() == name)
     }
 
     /// Whether q and k rows are stored so that RoPE turns neighbours, `(2j, 2j+1)`; else it turns `(j, j + d/2)`.
@@ -103,14 +105,32 @@ pub enum ConfigError {
         /// Its value.
         divisor: u32,
     },
+    /// A stored configuration is not in the one canonical form.
+    #[error("the stored configuration is not canonical at {name:?}")]
+    Canonical {
+        /// The entry that is unknown, missing or out of place.
+        name: String,
+    },
 }
 
 impl Coded for ConfigError {
     fn code(&self) -> &'static str {
         match self {
-            ConfigError::Range { field, .. } if field.starts_with("rope") => "config-rope",
-            ConfigError::Range { .. } => "config-range",
+            ConfigError::Range { field, .. } => match *field {
+                "n_layers" => "config-n-layers",
+                "n_embd" => "config-n-embd",
+                "n_ff" => "config-n-ff",
+                "n_heads" => "config-n-heads",
+                "n_kv_heads" => "config-n-kv-heads",
+                "head_dim" => "config-head-dim",
+                "vocab_size" => "config-vocab-size",
+                "context_length" => "config-context-length",
+                "rms_norm_eps" => "config-rms-norm-eps",
+                "sliding_window" | "sliding_window_pattern" => "config-sliding-window",
+                _ => "config-rope",
+            },
             ConfigError::NotDivisible { .. } => "config-heads",
+            ConfigError::Canonical { .. } => "config-canonical",
         }
     }
 }
@@ -134,7 +154,11 @@ impl ModelConfig {
             ("sliding_window_pattern", raw.sliding_window_pattern.unwrap_or(1), 1 << 12),
         ] {
             if found == 0 || found > max {
-                return Err(ConfigError::Range { field, found: found.to_string(), expected: "a positive number within bounds" });
+                return Err(ConfigError::Range {
+                    field,
+                    found: found.to_string(),
+                    expected: "a positive number within bounds",
+                });
             }
         }
         for (field, found) in [
@@ -144,7 +168,11 @@ impl ModelConfig {
             ("rope_theta_local", raw.rope_theta_local),
         ] {
             if !(found.is_finite() && found > 0.0) {
-                return Err(ConfigError::Range { field, found: found.to_string(), expected: "a positive, finite number" });
+                return Err(ConfigError::Range {
+                    field,
+                    found: found.to_string(),
+                    expected: "a positive, finite number",
+                });
             }
         }
         for (field, value, divisor_field, divisor) in [
@@ -156,6 +184,54 @@ impl ModelConfig {
             }
         }
         Ok(ModelConfig(raw))
+    }
+
+    /// The configuration whose [`ModelConfig::canonical`] form is `pairs`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Canonical`] names an unknown, missing or misplaced entry; the errors of [`ModelConfig::check`] otherwise.
+    pub fn from_canonical(pairs: &[(String, u64)]) -> Result<ModelConfig, ConfigError> {
+        let canonical = |name: &str| ConfigError::Canonical { name: name.to_owned() };
+        let find = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1);
+        let number = |name: &str| -> Result<u32, ConfigError> {
+            find(name).and_then(|value| u32::try_from(value).ok()).ok_or_else(|| canonical(name))
+        };
+        let optional = |name: &str| -> Result<Option<u32>, ConfigError> {
+            find(name).map(|value| u32::try_from(value).map_err(|_| canonical(name))).transpose()
+        };
+        let architecture = pairs
+            .iter()
+            .find_map(|pair| pair.0.strip_prefix("architecture.").and_then(Architecture::from_name))
+            .ok_or_else(|| canonical("architecture"))?;
+        let rope_theta = f32::from_bits(number("rope_theta")?);
+        let config = ModelConfig::check(RawModelConfig {
+            architecture,
+            n_layers: number("n_layers")?,
+            n_embd: number("n_embd")?,
+            n_ff: number("n_ff")?,
+            n_heads: number("n_heads")?,
+            n_kv_heads: number("n_kv_heads")?,
+            head_dim: number("head_dim")?,
+            vocab_size: number("vocab_size")?,
+            context_length: number("context_length")?,
+            rms_norm_eps: f32::from_bits(number("rms_norm_eps")?),
+            rope_theta,
+            rope_linear_factor: optional("rope_linear_factor")?.map_or(1.0, f32::from_bits),
+            rope_theta_local: optional("rope_theta_local")?.map_or(rope_theta, f32::from_bits),
+            sliding_window: optional("sliding_window")?,
+            sliding_window_pattern: optional("sliding_window_pattern")?,
+            tied_embeddings: find("tied_embeddings").is_some(),
+        })?;
+        let again = config.canonical();
+        if again.len() != pairs.len() {
+            return Err(canonical("(number of entries)"));
+        }
+        for (pair, expected) in pairs.iter().zip(&again) {
+            if pair.0 != expected.0 || pair.1 != expected.1 {
+                return Err(canonical(&pair.0));
+            }
+        }
+        Ok(config)
     }
 
     /// Whether layer `layer` sees a sliding window only; the last layer of each `sliding_window_pattern` is global.
@@ -171,10 +247,13 @@ impl ModelConfig {
     pub fn canonical(&self) -> Vec<(&'static str, u64)> {
         let raw = &self.0;
         let mut pairs = vec![
-            (match raw.architecture {
-                Architecture::Llama => "architecture.llama",
-                Architecture::Gemma3 => "architecture.gemma3",
-            }, 1),
+            (
+                match raw.architecture {
+                    Architecture::Llama => "architecture.llama",
+                    Architecture::Gemma3 => "architecture.gemma3",
+                },
+                1,
+            ),
             ("context_length", u64::from(raw.context_length)),
             ("head_dim", u64::from(raw.head_dim)),
             ("n_embd", u64::from(raw.n_embd)),

@@ -106,7 +106,14 @@ impl BaseId {
     pub fn compute(config: &ModelConfig, tensors: &[TensorIdentity]) -> BaseId {
         let mut rows: Vec<(&str, &str, &[u64], ContentHash)> = tensors
             .iter()
-            .map(|tensor| (tensor.name.as_str(), tensor.encoding.name(), tensor.shape.as_slice(), tensor.content))
+            .map(|tensor| {
+                (
+                    tensor.name.as_str(),
+                    tensor.encoding.name(),
+                    tensor.shape.as_slice(),
+                    tensor.content,
+                )
+            })
             .collect();
         rows.sort_by_key(|row| row.0);
         BaseId::of_canonical(&encode(&(config.canonical(), rows)))
@@ -134,8 +141,15 @@ impl CompositionParts {
 
     /// The identity under another version of the arithmetic, to recognise a composition made by another build.
     pub fn id_under(&self, numerics_version: u32) -> CompositionId {
-        let stack: Vec<(AdapterId, u32)> = self.stack.iter().map(|(id, weight)| (*id, weight.to_bits())).collect();
-        CompositionId::of_canonical(&encode(&(self.base, self.tokenizer, stack, self.plan, numerics_version)))
+        let stack: Vec<(AdapterId, u32)> =
+            self.stack.iter().map(|(id, weight)| (*id, weight.to_bits())).collect();
+        CompositionId::of_canonical(&encode(&(
+            self.base,
+            self.tokenizer,
+            stack,
+            self.plan,
+            numerics_version,
+        )))
     }
 }
 
@@ -180,8 +194,11 @@ impl ExecutionProfile {
     };
 
     /// f32 activations over an f32 cache: the oracle mode.
-    pub const ORACLE: ExecutionProfile =
-        ExecutionProfile { activations: Activations::F32, kv: KvType::F32, ..ExecutionProfile::DEFAULT };
+    pub const ORACLE: ExecutionProfile = ExecutionProfile {
+        activations: Activations::F32,
+        kv: KvType::F32,
+        ..ExecutionProfile::DEFAULT
+    };
 
     /// The identity of `composition` under this profile.
     pub fn execution_id(&self, composition: CompositionId) -> ExecutionId {

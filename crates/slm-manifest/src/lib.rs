@@ -11,7 +11,6 @@ mod id;
 
 pub use config::ModelConfig;
 pub use id::{
-    Activations, AdapterId, BaseId, CompositionId, CompositionParts, ExecutionId, ExecutionProfile, KvType, NUMERICS_VERSION, PlanId,
-    TensorIdentity,
-    TokenizerId,
+    Activations, AdapterId, BaseId, CompositionId, CompositionParts, ExecutionId, ExecutionProfile,
+    KvType, NUMERICS_VERSION, PlanId, TensorIdentity, TokenizerId,
 };
