@@ -1,0 +1,118 @@
+//! Blocks, quantized products and reductions against other people's programs.
+
+mod common;
+
+use std::borrow::Cow;
+
+use common::{golden, read};
+use safetensors::SafeTensors;
+use slm_golden::load::floats;
+use slm_golden::reference::{
+    Encoding, Tensor, decode_row, dot16, dot_quantized, f16_to_f32, f32_to_f16, quantize_row,
+    exp, sum16, unpack_row,
+};
+
+fn bits(v: &[f32]) -> Vec<u32> {
+    v.iter().map(|v| v.to_bits()).collect()
+}
+
+/// `vectors/quant/`: quantized by ggml, decoded by gguf-py.
+#[test]
+fn decoded_rows_have_gguf_py_bits() {
+    let mut decoded = 0;
+    for encoding in Encoding::all().filter(|&encoding| encoding != Encoding::F32) {
+        let name = encoding.name();
+        let path = golden("vectors/quant").join(format!("{}.safetensors", name.to_lowercase()));
+        let bytes = read(&path);
+        let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+        let blocks = file.tensor("blocks").expect("blocks");
+        let expected = file.tensor("dequantized").expect("dequantized");
+        let (rows, cols) = (expected.shape()[0], expected.shape()[1]);
+        let tensor = Tensor { encoding, rows, cols, bytes: Cow::Borrowed(blocks.data()) };
+        let expected = floats(expected.dtype(), expected.data());
+        for (row, expected) in expected.chunks_exact(cols).enumerate() {
+            assert_eq!(bits(&decode_row(&tensor, row)), bits(expected), "{name} row {row}");
+            decoded += 1;
+        }
+    }
+    assert_eq!(decoded, 80);
+}
+
+/// `vectors/numerics/`: an independent NumPy float32 program.
+#[test]
+fn quantized_products_have_the_contracts_bits() {
+    let mut products = 0;
+    for name in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"] {
+        let path = golden("vectors/numerics").join(format!("{}.safetensors", name.to_lowercase()));
+        let bytes = read(&path);
+        let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+        let encoding = Encoding::from_name(name).expect("an encoding");
+        let blocks = file.tensor("blocks").expect("blocks");
+        let (rows, cols) = (blocks.shape()[0], 576);
+        let tensor = Tensor { encoding, rows, cols, bytes: Cow::Borrowed(blocks.data()) };
+        for kind in ["normal", "half", "extreme"] {
+            let get = |prefix: &str| {
+                let view = file.tensor(&format!("{prefix}_{kind}")).expect("a vector");
+                floats(view.dtype(), view.data())
+            };
+            let x = quantize_row(&get("x")).expect("finite");
+            let y: Vec<f32> =
+                (0..rows).map(|row| dot_quantized(&unpack_row(&tensor, row), &x)).collect();
+            assert_eq!(bits(&y), bits(&get("y")), "{name} {kind}");
+            products += rows;
+        }
+    }
+    assert_eq!(products, 5 * 3 * 37);
+}
+
+#[test]
+fn sums_over_sixteen_lanes_have_the_contracts_bits() {
+    let bytes = read(&golden("vectors/numerics/reduce16.safetensors"));
+    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let get = |name: String| {
+        let view = file.tensor(&name).expect("a vector");
+        floats(view.dtype(), view.data())
+    };
+    let mut cases = 0;
+    for name in file.names() {
+        let Some(n) = name.strip_prefix("a_") else { continue };
+        let (a, b) = (get(format!("a_{n}")), get(format!("b_{n}")));
+        assert_eq!(bits(&[dot16(&a, &b)]), bits(&get(format!("dot_{n}"))), "dot {n}");
+        assert_eq!(bits(&[sum16(&a)]), bits(&get(format!("sum_{n}"))), "sum {n}");
+        cases += 1;
+    }
+    assert_eq!(cases, 7);
+}
+
+/// The `half` crate is the witness.
+#[test]
+fn halves_round_as_the_half_crate_does() {
+    for code in 0..=u16::MAX {
+        let (ours, theirs) = (f16_to_f32(code), half::f16::from_bits(code).to_f32());
+        assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{code:#x}");
+    }
+    // Every exponent and sign, with mantissas around each place where f16 rounds.
+    for high in 0..=u16::MAX {
+        for low in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0xffff] {
+            let x = f32::from_bits(u32::from(high) << 16 | low);
+            if !x.is_nan() {
+                assert_eq!(f32_to_f16(x), half::f16::from_f32(x).to_bits(), "{:#x}", x.to_bits());
+            }
+        }
+    }
+}
+
+/// The contract's exponential at its borders, and within 1e-6 relative of f64's between them.
+#[test]
+fn exp_is_close_and_never_leaves_its_exponents() {
+    assert_eq!(exp(0.0), 1.0);
+    assert_eq!(exp(f32::NEG_INFINITY).to_bits(), 0);
+    assert_eq!(exp(-87.33655).to_bits(), 0);
+    assert!(exp(f32::MAX).is_finite());
+    for i in -873_365..=883_762 {
+        let x = i as f32 / 10_000.0;
+        let exact = f64::from(x).exp();
+        let error = (f64::from(exp(x)) - exact).abs() / exact;
+        assert!(error < 2e-7, "exp({x}) is off by {error:e}");
+    }
+}

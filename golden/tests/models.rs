@@ -1,0 +1,62 @@
+//! The real models against the logits that HF transformers + PEFT computed in f32 from the same GGUF files.
+//!
+//! The files are too large for the repository. `SLM_MODELS` names a folder with the two GGUF files, `SLM_REFERENCE` one with
+//! `adapters/` and `reference/logits/`. Without `SLM_MODELS` these tests pass without doing anything; with it, a missing file fails.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{compare, read, text};
+use slm_golden::load::{gguf_model, peft};
+use slm_golden::reference::Lora;
+
+const SMOLLM2: &str = "smollm2-135m-instruct-q4_1.gguf";
+const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
+
+fn check(gguf: &str, logits: &str, stack: &[(&str, f32)], min_cosine: f64, max_kl: f64) {
+    let Some(models) = std::env::var_os("SLM_MODELS").map(PathBuf::from) else { return };
+    let reference = std::env::var_os("SLM_REFERENCE").map(PathBuf::from);
+    let reference = reference.expect("SLM_MODELS is set, SLM_REFERENCE is not");
+    let bytes = read(&models.join(gguf));
+    let model = gguf_model(&bytes);
+    let stack: Vec<(Lora, f32)> = stack
+        .iter()
+        .map(|&(name, weight)| {
+            let folder = reference.join("adapters").join(name);
+            let config = text(&folder.join("adapter_config.json"));
+            let weights = read(&folder.join("adapter_model.safetensors"));
+            (peft(&config, &weights, &model.config), weight)
+        })
+        .collect();
+    let stack: Vec<(&Lora, f32)> = stack.iter().map(|(lora, weight)| (lora, *weight)).collect();
+    let expected = read(&reference.join("reference/logits").join(logits));
+    compare(logits, &model, &stack, &expected, min_cosine, max_kl);
+}
+
+#[test]
+fn smollm2_base() {
+    check(SMOLLM2, "smollm2-base.safetensors", &[], 0.99, 0.05);
+}
+
+#[test]
+fn smollm2_kjv() {
+    check(SMOLLM2, "smollm2-kjv.safetensors", &[("smollm2-kjv", 1.0)], 0.99, 0.05);
+}
+
+#[test]
+fn smollm2_shakespeare() {
+    let stack = [("smollm2-shakespeare", 1.0)];
+    check(SMOLLM2, "smollm2-shakespeare.safetensors", &stack, 0.99, 0.05);
+}
+
+#[test]
+fn smollm2_weighted_pair() {
+    let stack = [("smollm2-kjv", 0.7), ("smollm2-shakespeare", 0.3)];
+    check(SMOLLM2, "smollm2-kjv0.7-shakespeare0.3.safetensors", &stack, 0.99, 0.05);
+}
+
+#[test]
+fn gemma3_base() {
+    check(GEMMA3, "gemma3-base.safetensors", &[], 0.99, 0.05);
+}
