@@ -2,15 +2,24 @@
 //!
 //! [`BaseId`], [`TokenizerId`], [`AdapterId`], [`CompositionId`] and [`ExecutionId`] are types of their own, each hashed under its own
 //! domain, so that one can never be passed where another is meant. [`ModelConfig`] is the checked model configuration that a [`BaseId`]
-//! covers.
+//! covers. [`Manifest`] is the document that a person reads and signs, in TOML or in JSON, with one digest for both.
 //!
 //! It does not know weights, arithmetic or storage.
 
 pub mod config;
 mod id;
+mod manifest;
+mod name;
+mod timestamp;
 
 pub use config::ModelConfig;
 pub use id::{
     Activations, AdapterId, BaseId, CompositionId, CompositionParts, ExecutionId, ExecutionProfile,
     KvType, NUMERICS_VERSION, PlanId, TensorIdentity, TokenizerId,
 };
+pub use manifest::{
+    AdapterEntry, Form, MAX_COUNT, Manifest, ManifestError, Provenance, QuantizationEntry,
+    RawManifest, RuntimeTag,
+};
+pub use name::{Name, NameError};
+pub use timestamp::is_utc_timestamp;
