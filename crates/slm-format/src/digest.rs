@@ -146,7 +146,8 @@ impl DigestWriter {
     /// A computation that starts with a domain tag; see [`Digest::of_domain`].
     pub fn with_domain(domain: &'static str) -> DigestWriter {
         let mut writer = DigestWriter::new();
-        let tag_len = u8::try_from(domain.len()).expect("BUG: a domain tag is longer than 255 bytes");
+        let tag_len =
+            u8::try_from(domain.len()).expect("BUG: a domain tag is longer than 255 bytes");
         writer.update(&[tag_len]);
         writer.update(domain.as_bytes());
         writer
@@ -257,6 +258,9 @@ mod tests {
     #[test]
     fn mismatch_tells_both() {
         let error = Digest::of(b"a").verify(b"b").unwrap_err();
-        assert_eq!(error, DigestError::Mismatch { expected: Digest::of(b"a"), found: Digest::of(b"b") });
+        assert_eq!(
+            error,
+            DigestError::Mismatch { expected: Digest::of(b"a"), found: Digest::of(b"b") }
+        );
     }
 }

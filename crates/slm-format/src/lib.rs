@@ -15,6 +15,7 @@
 //! ```
 
 pub mod error;
+pub mod gguf;
 
 mod digest;
 mod encoding;

@@ -100,7 +100,12 @@ impl<'a> Reader<'a> {
             .ok()
             .and_then(|len| self.at.checked_add(len))
             .filter(|&end| end <= self.bytes.len())
-            .ok_or(ReadError::Truncated { field, at: self.position(), needed: len, left: self.remaining() })?;
+            .ok_or(ReadError::Truncated {
+                field,
+                at: self.position(),
+                needed: len,
+                left: self.remaining(),
+            })?;
         let taken = &self.bytes[self.at..end];
         self.at = end;
         Ok(taken)
@@ -144,7 +149,12 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`ReadError::TooLarge`] over the limit, [`ReadError::Truncated`] where the rest of the file could not hold so many.
-    pub fn count(&mut self, field: &'static str, limit: u64, item_bytes: u64) -> Result<usize, ReadError> {
+    pub fn count(
+        &mut self,
+        field: &'static str,
+        limit: u64,
+        item_bytes: u64,
+    ) -> Result<usize, ReadError> {
         let at = self.position();
         let found = self.u64(field)?;
         if found > limit {
@@ -154,7 +164,12 @@ impl<'a> Reader<'a> {
         if needed > self.remaining() {
             return Err(ReadError::Truncated { field, at, needed, left: self.remaining() });
         }
-        usize::try_from(found).map_err(|_| ReadError::TooLarge { field, at, found, limit: usize::MAX as u64 })
+        usize::try_from(found).map_err(|_| ReadError::TooLarge {
+            field,
+            at,
+            found,
+            limit: usize::MAX as u64,
+        })
     }
 
     /// A UTF-8 string with a u64 length in front of it.
@@ -164,7 +179,8 @@ impl<'a> Reader<'a> {
     pub fn string(&mut self, field: &'static str, limit: u64) -> Result<&'a str, ReadError> {
         let len = self.count(field, limit, 1)?;
         let at = self.position();
-        core::str::from_utf8(self.take(field, len as u64)?).map_err(|_| ReadError::NotUtf8 { field, at })
+        core::str::from_utf8(self.take(field, len as u64)?)
+            .map_err(|_| ReadError::NotUtf8 { field, at })
     }
 
     /// Ends the reading.
