@@ -1,1 +1,43 @@
-//! Under construction.
+//! Block codecs, the numerics contract, and kernels with the same bits on every CPU tier.
+//!
+//! The arithmetic is fixed by `docs/numerics.md`. [`Tier::Scalar`] is its executable form; every other tier gives equal bits, and so
+//! does every [`Executor`], whatever its number of workers. The crate knows no files and no models: it multiplies a [`QMatrix`] over
+//! borrowed bytes with rows of `f32`.
+//!
+//! ```
+//! use slm_format::Encoding;
+//! use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, codec};
+//!
+//! let kernels = Kernels::detect();
+//! let weights: Vec<f32> = (0..4 * 64).map(|i| (i % 7) as f32 - 3.0).collect();
+//! let bytes = codec::encode(Encoding::Q8_0, &weights, 64)?;
+//! let w = QMatrix::new(Encoding::Q8_0, 4, 64, &bytes)?;
+//! w.check_scales()?;
+//!
+//! let x = vec![0.5f32; 64];
+//! let mut xq = QuantizedRows::new();
+//! xq.quantize(kernels, &x, 64)?;
+//! let mut out = vec![0.0f32; 4];
+//! kernels.matmul(&Inline, &mut out, &w, &x, Some(&xq));
+//! assert!(out.iter().all(|y| y.is_finite()));
+//! # Ok::<(), slm_quant::QuantError>(())
+//! ```
+
+mod error;
+mod exec;
+mod kernels;
+mod matmul;
+mod matrix;
+mod rows;
+
+pub mod codec;
+
+mod arch;
+
+pub use error::QuantError;
+#[cfg(feature = "rayon")]
+pub use exec::RayonExecutor;
+pub use exec::{Executor, Inline};
+pub use kernels::{Kernels, Tier};
+pub use matrix::QMatrix;
+pub use rows::QuantizedRows;

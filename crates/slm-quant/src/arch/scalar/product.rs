@@ -1,0 +1,135 @@
+//! Products: int8 (numerics 2 and 3), decoded (numerics 4), and the up-projection of adapters (numerics 7).
+
+use slm_format::Encoding;
+
+use super::blocks::{Block, Form, block, decode_row};
+use super::float::{Lanes, axpy};
+use crate::rows::BLOCK;
+use crate::{QMatrix, QuantizedRows};
+
+/// One finite row to 8 bits: `q` like `x`, `d` and `xsum` one per 32.
+pub(crate) fn quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
+    for (b, x) in x.chunks_exact(BLOCK).enumerate() {
+        let q = &mut q[b * BLOCK..][..BLOCK];
+        let amax = x.iter().fold(0.0f32, |amax, x| amax.max(x.abs()));
+        let id = 127.0 / amax;
+        if amax == 0.0 || !id.is_finite() {
+            (d[b], xsum[b]) = (0.0, 0);
+            q.fill(0);
+            continue;
+        }
+        d[b] = amax / 127.0;
+        for (q, x) in q.iter_mut().zip(x) {
+            *q = (x * id).round_ties_even() as i8;
+        }
+        xsum[b] = q.iter().map(|&q| i32::from(q)).sum();
+    }
+}
+
+/// `out` (`[n, n_tokens]`) = the int8 products of `n` rows of `w`, from `first_row`, with every row of `xq`.
+pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, first_row: usize, xq: &QuantizedRows) {
+    for (r, out) in out.chunks_exact_mut(xq.n_rows()).enumerate() {
+        let row = w.row_bytes(first_row + r);
+        out.fill(0.0);
+        for b in 0..w.cols() / BLOCK {
+            let block = block(w.encoding(), row, b);
+            for (t, acc) in out.iter_mut().enumerate() {
+                let (q, d, xsum) = xq.padded(t);
+                *acc += term(&block, &q[b * BLOCK..][..BLOCK], d[b], xsum[b]);
+            }
+        }
+    }
+}
+
+/// The term of one block: `dx` and `xsum` are the activation block's.
+#[inline(always)]
+fn term(block: &Block, q: &[i8], dx: f32, xsum: i32) -> f32 {
+    let dot = |h: usize| -> i32 {
+        (16 * h..16 * h + 16).map(|i| i32::from(block.w[i]) * i32::from(q[i])).sum()
+    };
+    let i = block.sc[0] * dot(0) + block.sc[1] * dot(1);
+    let scaled = (block.d * dx) * i as f32;
+    match block.form {
+        Form::Scale => scaled,
+        Form::ScaleMin => scaled + block.m * (dx * xsum as f32),
+        Form::ScaleMinK => {
+            let sum = |h: usize| -> i32 { q[16 * h..][..16].iter().map(|&q| i32::from(q)).sum() };
+            let m = block.mn[0] * sum(0) + block.mn[1] * sum(1);
+            scaled - (block.m * dx) * m as f32
+        }
+    }
+}
+
+/// `out` (`[n, n_tokens]`) = the decoded products of `n` rows of `w`, from `first_row`, with every row of `x`.
+pub(crate) fn float_strip(
+    out: &mut [f32],
+    w: &QMatrix,
+    first_row: usize,
+    x: &[f32],
+    n_tokens: usize,
+) {
+    /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
+    const PIECE: usize = 256;
+    /// Tokens that share one decoding.
+    const TILE: usize = 8;
+    let encoding = w.encoding();
+    let piece_bytes = PIECE / encoding.block_elements() * encoding.block_bytes();
+    let mut decoded = [0.0f32; PIECE];
+    for (r, out) in out.chunks_exact_mut(n_tokens).enumerate() {
+        let row = w.row_bytes(first_row + r);
+        for (out, x) in out.chunks_mut(TILE).zip(x.chunks(TILE * w.cols())) {
+            let mut lanes = [Lanes::ZERO; TILE];
+            for (p, bytes) in row.chunks(piece_bytes).enumerate() {
+                let n = PIECE.min(w.cols() - p * PIECE);
+                decode_row(encoding, &mut decoded[..n], bytes);
+                for (lanes, x) in lanes.iter_mut().zip(x.chunks_exact(w.cols())) {
+                    lanes.dot(&decoded[..n], &x[p * PIECE..][..n]);
+                }
+            }
+            for (y, lanes) in out.iter_mut().zip(&lanes) {
+                *y = lanes.sum();
+            }
+        }
+    }
+}
+
+/// `y += s * u` for the outputs from `first` on of one token; `u_o = Σ_r bt[r, o] * z[r]`, `r` ascending.
+///
+/// `bt` is F32, F16 or BF16.
+pub(crate) fn lora_strip(y: &mut [f32], s: f32, bt: &QMatrix, z: &[f32], first: usize) {
+    const PIECE: usize = 64;
+    let (mut u, mut row) = ([0.0f32; PIECE], [0.0f32; PIECE]);
+    let unit = bt.encoding().block_bytes();
+    for (p, y) in y.chunks_mut(PIECE).enumerate() {
+        let (u, row) = (&mut u[..y.len()], &mut row[..y.len()]);
+        u.fill(0.0);
+        for (r, &z) in z.iter().enumerate() {
+            let at = (first + p * PIECE) * unit;
+            decode_row(bt.encoding(), row, &bt.row_bytes(r)[at..][..y.len() * unit]);
+            axpy(u, z, row);
+        }
+        axpy(y, s, u);
+    }
+}
+
+/// The greatest |I| and |M| that numerics 3 can meet for an encoding, with every code, scale and activation at its extreme.
+///
+/// A sum is exact in f32 when both stay below 2^24.
+pub(crate) fn integer_bounds(encoding: Encoding) -> (i64, i64) {
+    let (w, sc, mn) = match encoding {
+        Encoding::Q4_0 => (8, 1, 0),
+        Encoding::Q4_1 => (15, 1, 1),
+        Encoding::Q5_0 => (16, 1, 0),
+        Encoding::Q5_1 => (31, 1, 1),
+        Encoding::Q8_0 => (128, 1, 0),
+        Encoding::IQ4_NL => (127, 1, 0),
+        Encoding::Q2_K => (3, 15, 15),
+        Encoding::Q3_K => (4, 32, 0),
+        Encoding::Q4_K => (15, 63, 63),
+        Encoding::Q5_K => (31, 63, 63),
+        Encoding::Q6_K => (32, 128, 0),
+        Encoding::IQ4_XS => (127, 32, 0),
+        _ => (0, 0, 0),
+    };
+    (32 * w * 127 * sc, 32 * 127 * mn)
+}

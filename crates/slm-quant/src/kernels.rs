@@ -1,0 +1,285 @@
+//! The tiers, and every kernel by name.
+
+use slm_format::Encoding;
+
+use crate::arch::{is_integer_coded, scalar};
+use crate::{Executor, QMatrix, QuantError, QuantizedRows, matmul};
+
+#[cfg(target_arch = "x86_64")]
+use crate::arch::avx2;
+
+/// A set of CPU instructions that has its own kernels. Results have the same bits on all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Tier {
+    /// Plain loops: the specification. Everywhere.
+    Scalar,
+    /// x86-64 with AVX2 and F16C.
+    Avx2,
+}
+
+impl Tier {
+    /// The name on the command line: `scalar`, `avx2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Scalar => "scalar",
+            Tier::Avx2 => "avx2",
+        }
+    }
+
+    /// The tier with this name.
+    pub fn from_name(name: &str) -> Option<Tier> {
+        [Tier::Scalar, Tier::Avx2].into_iter().find(|tier| tier.name() == name)
+    }
+
+    /// The tiers this CPU can run, slowest first; never empty.
+    pub fn available() -> Vec<Tier> {
+        let all = [Tier::Scalar, Tier::Avx2];
+        all.into_iter().filter(|&tier| Kernels::with_tier(tier).is_some()).collect()
+    }
+
+    /// The fastest tier this CPU can run.
+    pub fn detect() -> Tier {
+        Kernels::detect().tier()
+    }
+}
+
+/// The kernels of one tier. Copying it is free.
+///
+/// Slices that belong together must have the lengths stated; a mismatch is the caller's bug and panics.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    pub(crate) token: Token,
+}
+
+/// Proof that a tier can run here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Token {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2),
+}
+
+/// Calls the function of this name in the tier's module.
+macro_rules! tier_call {
+    ($self:expr, $name:ident($($arg:expr),* $(,)?)) => {
+        match $self.token {
+            $crate::kernels::Token::Scalar => $crate::arch::scalar::$name($($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::kernels::Token::Avx2(token) => $crate::arch::avx2::$name(token, $($arg),*),
+        }
+    };
+}
+pub(crate) use tier_call;
+
+impl Kernels {
+    /// The kernels of the fastest tier this CPU can run.
+    pub fn detect() -> Kernels {
+        Kernels::with_tier(Tier::Avx2).unwrap_or(Kernels { token: Token::Scalar })
+    }
+
+    /// The kernels of `tier`; `None` when this CPU cannot run it.
+    pub fn with_tier(tier: Tier) -> Option<Kernels> {
+        match tier {
+            Tier::Scalar => Some(Kernels { token: Token::Scalar }),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => avx2::Avx2::try_new().map(|token| Kernels { token: Token::Avx2(token) }),
+            #[cfg(not(target_arch = "x86_64"))]
+            Tier::Avx2 => None,
+        }
+    }
+
+    /// The tier of these kernels.
+    pub fn tier(self) -> Tier {
+        match self.token {
+            Token::Scalar => Tier::Scalar,
+            #[cfg(target_arch = "x86_64")]
+            Token::Avx2(_) => Tier::Avx2,
+        }
+    }
+
+    /// The kernel that [`Kernels::matmul`] uses for weights of `encoding`, for reports: tier and arithmetic, for example `avx2-int8`.
+    ///
+    /// `int8` says whether quantized activations are given; types that are not integer-coded are multiplied in f32 all the same.
+    pub fn kernel_name(&self, encoding: Encoding, int8: bool) -> &'static str {
+        match (self.tier(), int8 && is_integer_coded(encoding)) {
+            (Tier::Scalar, true) => "scalar-int8",
+            (Tier::Scalar, false) => "scalar-f32",
+            (Tier::Avx2, true) => "avx2-int8",
+            (Tier::Avx2, false) => "avx2-f32",
+        }
+    }
+
+    /// `out` (`[n_tokens, w.rows()]`) = `x` (`[n_tokens, w.cols()]`) · Wᵀ.
+    ///
+    /// With `xq` (the same rows in 8 bits) and an integer-coded type this is the int8 product of numerics 3, and `x` is not read; else the
+    /// decoded product of numerics 4. The rows of `w` are split over `exec`. One token: no heap allocation. Several tokens: each weight
+    /// block is unpacked once for a tile of tokens, and one scratch of the size of `out` is allocated. A row's bits are those it has alone.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn matmul(
+        &self,
+        exec: &dyn Executor,
+        out: &mut [f32],
+        w: &QMatrix,
+        x: &[f32],
+        xq: Option<&QuantizedRows>,
+    ) {
+        matmul::matmul(*self, exec, out, w, x, xq);
+    }
+
+    /// For every token `t` and output `o`: `u = Σ_r bt[r, o] * z[t, r]` from +0.0, `r` ascending; then `y[t, o] = y[t, o] + s * u`.
+    ///
+    /// `bt` is the transposed up-projection of an adapter, rank rows of F32, F16 or BF16; `y` is `[n_tokens, bt.cols()]`, `z` is
+    /// `[n_tokens, bt.rows()]`. No heap allocation.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other or `bt` has another encoding.
+    pub fn lora_up(
+        &self,
+        exec: &dyn Executor,
+        y: &mut [f32],
+        s: f32,
+        bt: &QMatrix,
+        z: &[f32],
+        n_tokens: usize,
+    ) {
+        matmul::lora_up(*self, exec, y, s, bt, z, n_tokens);
+    }
+
+    /// Row `row` of `w` decoded to f32, bit for bit as the encoding's own definition says. `out` is `[w.cols()]`.
+    pub fn decode_row(&self, out: &mut [f32], w: &QMatrix, row: usize) {
+        assert_eq!(out.len(), w.cols(), "columns of the matrix");
+        tier_call!(self, decode_row(w.encoding(), out, w.row_bytes(row)))
+    }
+
+    /// The 16-lane dot product (numerics 1).
+    ///
+    /// ```
+    /// let kernels = slm_quant::Kernels::detect();
+    /// assert_eq!(kernels.dot16(&[1.0, 2.0], &[3.0, 4.0]), 11.0);
+    /// ```
+    pub fn dot16(&self, a: &[f32], b: &[f32]) -> f32 {
+        assert_eq!(a.len(), b.len(), "lengths");
+        tier_call!(self, dot16(a, b))
+    }
+
+    /// [`Kernels::dot16`] with `b` in f16 bits, widened exactly.
+    pub fn dot16_f16(&self, a: &[f32], b: &[u16]) -> f32 {
+        assert_eq!(a.len(), b.len(), "lengths");
+        tier_call!(self, dot16_f16(a, b))
+    }
+
+    /// The 16-lane sum (numerics 1).
+    pub fn sum16(&self, a: &[f32]) -> f32 {
+        tier_call!(self, sum16(a))
+    }
+
+    /// `y_i = y_i + s * x_i`, the product rounded first.
+    pub fn axpy(&self, y: &mut [f32], s: f32, x: &[f32]) {
+        assert_eq!(y.len(), x.len(), "lengths");
+        tier_call!(self, axpy(y, s, x))
+    }
+
+    /// [`Kernels::axpy`] with `x` in f16 bits, widened exactly.
+    pub fn axpy_f16(&self, y: &mut [f32], s: f32, x: &[u16]) {
+        assert_eq!(y.len(), x.len(), "lengths");
+        tier_call!(self, axpy_f16(y, s, x))
+    }
+
+    /// `y_i = y_i + x_i`.
+    pub fn add(&self, y: &mut [f32], x: &[f32]) {
+        assert_eq!(y.len(), x.len(), "lengths");
+        tier_call!(self, add(y, x))
+    }
+
+    /// `y_i = y_i * s`.
+    pub fn scale(&self, y: &mut [f32], s: f32) {
+        tier_call!(self, scale(y, s))
+    }
+
+    /// `y_i = y_i / s`.
+    pub fn div(&self, y: &mut [f32], s: f32) {
+        tier_call!(self, div(y, s))
+    }
+
+    /// The greatest element, +0.0 for either zero; -inf for none. `x` holds no NaN.
+    pub fn max(&self, x: &[f32]) -> f32 {
+        tier_call!(self, max(x))
+    }
+
+    /// Whether every element is finite.
+    pub fn is_finite(&self, x: &[f32]) -> bool {
+        tier_call!(self, is_finite(x))
+    }
+
+    /// `x_i = exp(x_i - m)` (numerics 5).
+    pub fn exp_sub(&self, x: &mut [f32], m: f32) {
+        tier_call!(self, exp_sub(x, m))
+    }
+
+    /// `gate_i = silu(gate_i) * up_i` (numerics 5).
+    pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) {
+        assert_eq!(gate.len(), up.len(), "lengths");
+        tier_call!(self, silu_mul(gate, up))
+    }
+
+    /// `gate_i = gelu(gate_i) * up_i` (numerics 5).
+    pub fn gelu_mul(&self, gate: &mut [f32], up: &[f32]) {
+        assert_eq!(gate.len(), up.len(), "lengths");
+        tier_call!(self, gelu_mul(gate, up))
+    }
+
+    /// One row normalised by its root mean square and multiplied by `w` (numerics 5).
+    pub fn rms_norm(&self, out: &mut [f32], x: &[f32], w: &[f32], eps: f32) {
+        assert_eq!(out.len(), x.len(), "lengths");
+        assert_eq!(w.len(), x.len(), "lengths");
+        tier_call!(self, rms_norm(out, x, w, eps))
+    }
+
+    /// Turns the pairs `(2j, 2j+1)` of one head by the angles whose cosines and sines are given, `x.len() / 2` of each.
+    pub fn rope_interleaved(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert_eq!(x.len(), 2 * cos.len(), "two elements per angle");
+        assert_eq!(cos.len(), sin.len(), "lengths");
+        tier_call!(self, rope_interleaved(x, cos, sin))
+    }
+
+    /// Turns the pairs `(j, j + d/2)` of one head; else as [`Kernels::rope_interleaved`].
+    pub fn rope_half(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert_eq!(x.len(), 2 * cos.len(), "two elements per angle");
+        assert_eq!(cos.len(), sin.len(), "lengths");
+        tier_call!(self, rope_half(x, cos, sin))
+    }
+
+    /// `x` rounded to f16 bits, to nearest even.
+    pub fn to_f16(&self, out: &mut [u16], x: &[f32]) {
+        assert_eq!(out.len(), x.len(), "lengths");
+        tier_call!(self, to_f16(out, x))
+    }
+
+    /// The greatest magnitudes that the integer sums `(I, M)` of one int8 block can take for `encoding` (numerics 3): both below 2^24, so
+    /// their conversion to f32 is exact. Zeros for types that are not integer-coded.
+    pub fn integer_bounds(encoding: Encoding) -> (i64, i64) {
+        scalar::integer_bounds(encoding)
+    }
+
+    /// One finite row to 8 bits (numerics 2).
+    pub(crate) fn quantize_row(self, x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
+        tier_call!(self, quantize_row(x, q, d, xsum))
+    }
+}
+
+/// Refuses an up-projection that [`Kernels::lora_up`] cannot read.
+impl QMatrix<'_> {
+    /// Whether the matrix can be an adapter's factor in [`Kernels::lora_up`]: F32, F16 or BF16.
+    ///
+    /// # Errors
+    /// [`QuantError::Unusable`] for another encoding.
+    pub fn check_lora_factor(&self) -> Result<(), QuantError> {
+        match self.encoding() {
+            Encoding::F32 | Encoding::F16 | Encoding::BF16 => Ok(()),
+            encoding => Err(QuantError::Unusable { encoding, what: "an adapter's up-projection" }),
+        }
+    }
+}

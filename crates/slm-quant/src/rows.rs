@@ -1,0 +1,106 @@
+//! Activation rows in 8 bits (numerics 2).
+
+use crate::{Kernels, QuantError};
+
+/// Elements of an activation block.
+pub(crate) const BLOCK: usize = 32;
+/// Blocks a row is padded to with zeros, so that a kernel may always read a whole group.
+pub(crate) const GROUP: usize = 8;
+
+/// Activation rows quantized to signed 8-bit blocks of 32; reusable buffers.
+///
+/// One quantization serves every matrix that reads the rows. Rows are padded with zero blocks to a multiple of 8 blocks; the accessors
+/// leave the padding out.
+#[derive(Debug, Clone, Default)]
+pub struct QuantizedRows {
+    cols: usize,
+    n_rows: usize,
+    n_blocks: usize,
+    stride_blocks: usize,
+    q: Vec<i8>,
+    d: Vec<f32>,
+    xsum: Vec<i32>,
+}
+
+impl QuantizedRows {
+    /// Empty buffers; the first [`QuantizedRows::quantize`] allocates.
+    pub fn new() -> QuantizedRows {
+        QuantizedRows::default()
+    }
+
+    /// Quantizes the rows of `x` (`[n_rows, cols]`), replacing what was held. Allocates only when the buffers are too small.
+    ///
+    /// # Errors
+    /// [`QuantError::Length`] when `cols` is zero or not a multiple of 32 or `x` is not whole rows; [`QuantError::NonFinite`] naming the
+    /// first NaN or infinity. On error the buffers hold zero rows.
+    pub fn quantize(&mut self, kernels: Kernels, x: &[f32], cols: usize) -> Result<(), QuantError> {
+        self.n_rows = 0;
+        if cols == 0 || !cols.is_multiple_of(BLOCK) {
+            let needed = cols.next_multiple_of(BLOCK).max(BLOCK);
+            return Err(QuantError::Length { what: "columns", needed, given: cols });
+        }
+        if !x.len().is_multiple_of(cols) {
+            let needed = x.len() / cols * cols;
+            return Err(QuantError::Length { what: "activations", needed, given: x.len() });
+        }
+        let n_rows = x.len() / cols;
+        self.cols = cols;
+        self.n_blocks = cols / BLOCK;
+        self.stride_blocks = self.n_blocks.next_multiple_of(GROUP);
+        // Cleared first: the padding blocks must be zero whatever the shape before was.
+        self.q.clear();
+        self.q.resize(n_rows * self.stride_blocks * BLOCK, 0);
+        self.d.clear();
+        self.d.resize(n_rows * self.stride_blocks, 0.0);
+        self.xsum.clear();
+        self.xsum.resize(n_rows * self.stride_blocks, 0);
+        for (row, x) in x.chunks_exact(cols).enumerate() {
+            if !kernels.is_finite(x) {
+                let index = x.iter().position(|x| !x.is_finite()).unwrap_or(0);
+                return Err(QuantError::NonFinite { row, index });
+            }
+            let at = row * self.stride_blocks;
+            kernels.quantize_row(
+                x,
+                &mut self.q[at * BLOCK..][..cols],
+                &mut self.d[at..][..self.n_blocks],
+                &mut self.xsum[at..][..self.n_blocks],
+            );
+        }
+        self.n_rows = n_rows;
+        Ok(())
+    }
+
+    /// Rows held.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Elements per row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The codes of a row, each in -127 ..= 127.
+    pub fn q(&self, row: usize) -> &[i8] {
+        &self.padded(row).0[..self.cols]
+    }
+
+    /// The scales of a row, one per 32 elements.
+    pub fn d(&self, row: usize) -> &[f32] {
+        &self.padded(row).1[..self.n_blocks]
+    }
+
+    /// The sums of the codes of a row, one per 32 elements.
+    pub fn xsum(&self, row: usize) -> &[i32] {
+        &self.padded(row).2[..self.n_blocks]
+    }
+
+    /// A row with its padding: codes, scales, sums.
+    #[inline(always)]
+    pub(crate) fn padded(&self, row: usize) -> (&[i8], &[f32], &[i32]) {
+        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
+        let (at, n) = (row * self.stride_blocks, self.stride_blocks);
+        (&self.q[at * BLOCK..][..n * BLOCK], &self.d[at..][..n], &self.xsum[at..][..n])
+    }
+}
