@@ -1,3 +1,69 @@
-//! Every project command.
+//! Every project command: `cargo xtask COMMAND`.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod ci;
+mod deny;
+mod errors_doc;
+mod format_doc;
+mod fuzz;
+mod golden;
+mod layers;
+mod metadata;
+mod package;
+mod problems;
+mod run;
+mod source;
+mod spdx;
+mod tidy;
+mod wasm;
+
+use problems::{Outcome, Problems};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  ci [--full]                 every check, in the order of .ci/run; --full adds fuzzing and the heavy checks
+  layers                      crates depend strictly downwards (the table of docs/architecture.md as code)
+  tidy                        what compilers do not check about sources and pages
+  format-doc                  docs/format.md says what the constants of the container say
+  deny                        licences, sources and banned crates (deny.toml)
+  package                     every crate for crates.io has what crates.io asks for
+  wasm [--debian]             the library crates compile for wasm32-unknown-unknown; --debian: with Debian's compiler
+  golden [--accept]           the golden logits; --accept makes them again and shows what changed
+  fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
+";
+
+fn main() -> std::process::ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match dispatch(&args) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(problems) => {
+            problems.print();
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[&str]) -> Outcome {
+    match args {
+        ["ci"] => ci::run(false),
+        ["ci", "--full"] => ci::run(true),
+        ["layers"] => layers::check(),
+        ["tidy"] => tidy::check(),
+        ["format-doc"] => format_doc::check(),
+        ["deny"] => deny::check(),
+        ["package"] => package::check(),
+        ["wasm"] => wasm::check(wasm::Toolchain::Any),
+        ["wasm", "--debian"] => wasm::check(wasm::Toolchain::Debian),
+        ["golden"] => golden::check(),
+        ["golden", "--accept"] => golden::accept(),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(Problems::one(format!("not a command: {:?}\n\n{USAGE}", args.join(" ")))),
+    }
+}

@@ -1,0 +1,74 @@
+//! Every check in one command: all are run, all are reported, one failure fails the whole.
+//!
+//! Profiles: clippy, tests and pages share the development profile's dependencies (tests run optimized, with overflow checks and
+//! assertions on); the golden logits and the demo share the release profile, the one that ships.
+
+use std::time::Instant;
+
+use crate::problems::Outcome;
+use crate::{deny, format_doc, fuzz, golden, layers, package, run, tidy, wasm};
+
+type Step = (&'static str, fn() -> Outcome);
+
+const STEPS: &[Step] = &[
+    ("fmt", || run::must(run::cargo().args(["fmt", "--all", "--check"]))),
+    ("layers", layers::check),
+    ("tidy", tidy::check),
+    ("format-doc", format_doc::check),
+    ("deny", deny::check),
+    ("package", package::check),
+    ("clippy", clippy),
+    ("test", || run::must(run::cargo().args(["test", "--workspace", "--exclude", "slm-golden"]))),
+    ("doc", || {
+        let mut cargo = run::cargo();
+        cargo.env("RUSTDOCFLAGS", "-D warnings");
+        run::must(cargo.args(["doc", "--no-deps", "--workspace"]))
+    }),
+    ("golden", golden::check),
+    ("demo", || run::must(run::cargo().args(["run", "--release", "-p", "slm-cli", "--", "demo"]))),
+    ("wasm", || wasm::check(wasm::Toolchain::Any)),
+];
+
+const HEAVY: &[Step] = &[
+    ("fuzz", || fuzz::run(&["--seconds", "60"])),
+    ("test (release)", || {
+        run::must(run::cargo().args([
+            "test",
+            "--workspace",
+            "--exclude",
+            "slm-golden",
+            "--release",
+        ]))
+    }),
+];
+
+/// Runs every step, then prints the time of each and, as the last line, how many passed.
+pub(crate) fn run(full: bool) -> Outcome {
+    let heavy = if full { HEAVY } else { &[] };
+    let mut lines = Vec::new();
+    let mut failed = 0;
+    let began = Instant::now();
+    for (name, step) in STEPS.iter().chain(heavy) {
+        println!("\n==> {name}");
+        let start = Instant::now();
+        let outcome = step();
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        if let Err(problems) = outcome {
+            problems.print();
+            failed += 1;
+        }
+        lines.push(format!("{name:<16}{:>8.1} s  {verdict}", start.elapsed().as_secs_f64()));
+    }
+    println!();
+    for line in &lines {
+        println!("{line}");
+    }
+    println!("{:<16}{:>8.1} s", "all", began.elapsed().as_secs_f64());
+    println!("\n{} passed, {failed} failed", lines.len() - failed);
+    if failed > 0 { std::process::exit(1) } else { Ok(()) }
+}
+
+fn clippy() -> Outcome {
+    let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    run::must(run::cargo().args(args))
+}
