@@ -106,7 +106,10 @@ impl Encoding {
     /// Whether the codes of a block are integers under common scales, so that its product with 8-bit activations is an integer sum.
     /// Plain floats, [`Encoding::MXFP4`] and [`Encoding::NF4`] are not.
     pub fn is_integer_coded(self) -> bool {
-        !matches!(self, Encoding::F32 | Encoding::F16 | Encoding::BF16 | Encoding::MXFP4 | Encoding::NF4)
+        !matches!(
+            self,
+            Encoding::F32 | Encoding::F16 | Encoding::BF16 | Encoding::MXFP4 | Encoding::NF4
+        )
     }
 
     /// Bytes of a row of `cols` elements; `None` when `cols` is not a whole number of blocks or the product overflows.

@@ -16,6 +16,7 @@
 
 pub mod error;
 pub mod gguf;
+pub mod safetensors;
 
 mod digest;
 mod encoding;
