@@ -1,0 +1,181 @@
+//! What can go wrong in a store.
+
+use std::io;
+
+use slm_format::{Coded, Digest, ErrorClass};
+use slm_manifest::Name;
+
+use crate::record::NameKind;
+use crate::slot::SlotFault;
+
+/// An operation on a store that failed. Paths are relative to the store. Nothing was changed, unless the variant says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No blob has this digest.
+    #[error("blob {digest} is not in the store")]
+    NotFound {
+        /// The digest.
+        digest: Digest,
+    },
+    /// The name is taken by other content.
+    #[error("the {kind} name {name} is taken by {current}")]
+    NameTaken {
+        /// What kind of thing is named.
+        kind: NameKind,
+        /// The name.
+        name: Name,
+        /// The identity it stands for now.
+        current: Digest,
+    },
+    /// Another holder has the lock.
+    #[error("another process is writing to this store")]
+    Busy,
+    /// A stored blob has another digest than its name says.
+    #[error("blob {expected} is damaged: its bytes have the digest {found}")]
+    BlobDamaged {
+        /// The digest it is stored under.
+        expected: Digest,
+        /// The digest of its bytes.
+        found: Digest,
+    },
+    /// Neither slot can be read, so it is not known which generation is active.
+    #[error("both records of the active generation are damaged: {first}; {second}")]
+    SlotDamaged {
+        /// What is wrong with `active.a`.
+        first: SlotFault,
+        /// What is wrong with `active.b`.
+        second: SlotFault,
+    },
+    /// A slot names a generation whose blob says something else.
+    #[error("the active record names generation {generation}, whose {field} is another")]
+    SlotContradicts {
+        /// The generation.
+        generation: Digest,
+        /// The field in which the two differ.
+        field: &'static str,
+    },
+    /// The record of a name cannot be read.
+    #[error("the record of the {kind} name {name} is damaged: {problem}")]
+    NameDamaged {
+        /// What kind of thing is named.
+        kind: NameKind,
+        /// The name.
+        name: Name,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A blob that should hold a generation holds something else.
+    #[error("blob {digest} is not a generation: {problem}")]
+    NotAGeneration {
+        /// The blob.
+        digest: Digest,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A generation's time is not RFC 3339 in UTC.
+    #[error("the time {found:?} is not a time in UTC such as 2026-07-21T00:00:00Z")]
+    BadTime {
+        /// What was given, cut to 80 characters.
+        found: String,
+    },
+    /// A generation's number is not above its parent's.
+    #[error("generation {number} cannot follow generation {parent}")]
+    BadNumber {
+        /// Its number.
+        number: u64,
+        /// The parent's number.
+        parent: u64,
+    },
+    /// A symbolic link where a file or a folder of the store belongs.
+    #[error("{path} is a symbolic link; a store has none")]
+    Symlink {
+        /// The path.
+        path: String,
+    },
+    /// The folder is a store of another version.
+    #[error("the store says it is {found:?}, this build knows {expected:?}")]
+    Version {
+        /// The first line of its version file, cut to 80 characters.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// The storage failed.
+    #[error("{path}: {message}")]
+    Io {
+        /// The path.
+        path: String,
+        /// The kind of failure, such as a full disk or a missing permission.
+        kind: io::ErrorKind,
+        /// The system's words.
+        message: String,
+    },
+    /// The bytes of a new blob could not be had from where they come from.
+    #[error("reading what should be stored failed: {message}")]
+    Source {
+        /// The kind of failure.
+        kind: io::ErrorKind,
+        /// The source's words.
+        message: String,
+    },
+}
+
+impl StoreError {
+    /// A failure of the storage at `path`.
+    pub fn io(path: &str, error: &io::Error) -> StoreError {
+        StoreError::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
+    }
+}
+
+impl Coded for StoreError {
+    fn code(&self) -> &'static str {
+        match self {
+            StoreError::NotFound { .. } => "not-found",
+            StoreError::NameTaken { .. } => "name-taken",
+            StoreError::Busy => "store-busy",
+            StoreError::BlobDamaged { .. } => "blob-damaged",
+            StoreError::SlotDamaged { .. } | StoreError::SlotContradicts { .. } => "slot-damaged",
+            StoreError::NameDamaged { .. } => "name-damaged",
+            StoreError::NotAGeneration { .. } => "not-a-generation",
+            StoreError::BadTime { .. } => "bad-timestamp",
+            StoreError::BadNumber { .. } => "generation-number",
+            StoreError::Symlink { .. } => "store-symlink",
+            StoreError::Version { .. } => "store-version",
+            StoreError::Io { .. } | StoreError::Source { .. } => "io",
+        }
+    }
+
+    fn class(&self) -> ErrorClass {
+        match self {
+            StoreError::NotFound { .. } => ErrorClass::NotFound,
+            StoreError::Busy => ErrorClass::Busy,
+            StoreError::BlobDamaged { .. }
+            | StoreError::SlotDamaged { .. }
+            | StoreError::SlotContradicts { .. }
+            | StoreError::NameDamaged { .. } => ErrorClass::Damaged,
+            StoreError::Io { .. } | StoreError::Source { .. } => ErrorClass::Io,
+            StoreError::NameTaken { .. }
+            | StoreError::NotAGeneration { .. }
+            | StoreError::BadTime { .. }
+            | StoreError::BadNumber { .. }
+            | StoreError::Symlink { .. }
+            | StoreError::Version { .. } => ErrorClass::Refused,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            StoreError::NameTaken { .. } => "choose another name, or say --replace",
+            StoreError::Busy => "wait until the other process has ended; the lock goes with it",
+            StoreError::BlobDamaged { .. } => {
+                "import the same file again: a damaged blob is then replaced"
+            }
+            StoreError::Io { kind: io::ErrorKind::StorageFull, .. } => {
+                "make room on the disk; the store is as it was"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

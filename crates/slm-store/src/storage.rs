@@ -1,0 +1,95 @@
+//! What a store asks of the medium under it.
+
+use std::io;
+
+use crate::error::StoreError;
+
+/// A medium: a folder, memory, or what a browser offers.
+///
+/// Paths are relative, of parts joined by `/`, and made by the store alone: fixed words, checked names and the hexadecimal digits of
+/// parsed digests. Folders come into being with the first file in them. What the store relies on:
+///
+/// * [`Storage::publish`] replaces its target as a whole: whoever reads sees the old or the new file.
+/// * After [`StorageFile::seal`] a file's bytes outlive a power cut, as soon as its entry does; after [`Storage::sync_dir`] the
+///   entries do.
+/// * [`Storage::overwrite`] may be torn by a power cut, but harms no other file.
+pub trait Storage: Send + Sync {
+    /// A whole file, readable for as long as this lives, also when the file is replaced or removed meanwhile.
+    type Blob: AsRef<[u8]> + Send + Sync + 'static;
+    /// A file being written.
+    type File: StorageFile;
+    /// The exclusive lock; dropping it releases it, and so does the death of the process.
+    type Lock: Send + Sync + 'static;
+
+    /// The file at `path`, for reading in place; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn open(&self, path: &str) -> Result<Option<Self::Blob>, StoreError>;
+
+    /// The first `limit` bytes of the small file at `path`; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The names of the entries of the folder `dir`, in ascending order; none where there is no such folder.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn list(&self, dir: &str) -> Result<Vec<String>, StoreError>;
+
+    /// A new, empty file at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn create(&self, path: &str) -> Result<Self::File, StoreError>;
+
+    /// Replaces the content of the existing file at `path` in place, and syncs it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`]; the file may then hold anything.
+    fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Gives the sealed file at `from` the name `to`, instead of what had it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn publish(&self, from: &str, to: &str) -> Result<(), StoreError>;
+
+    /// Removes the file at `path`; one that is not there is removed already.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn remove(&self, path: &str) -> Result<(), StoreError>;
+
+    /// Syncs the entries of the folder `dir`; the empty path is the root.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn sync_dir(&self, dir: &str) -> Result<(), StoreError>;
+
+    /// Takes the exclusive lock without waiting; `None` where another holder has it, in this process or another.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn try_lock(&self) -> Result<Option<Self::Lock>, StoreError>;
+}
+
+/// A file being written.
+pub trait StorageFile: io::Write {
+    /// Ends the writing: everything written is synced.
+    ///
+    /// # Errors
+    /// What the medium says.
+    fn seal(self, access: Access) -> io::Result<()>;
+}
+
+/// What may be done with a file after it was sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read it, rename it, remove it.
+    ReadOnly,
+    /// Also [`Storage::overwrite`] it.
+    Overwrite,
+}

@@ -1,0 +1,171 @@
+//! The active generation and its history.
+
+use slm_format::Digest;
+use slm_manifest::is_utc_timestamp;
+
+use super::{Store, WriteLock};
+use crate::error::StoreError;
+use crate::layout;
+use crate::record::Generation;
+use crate::slot::{SlotFault, SlotRecord, Slots};
+use crate::storage::{Access, Storage};
+
+/// How often a reader looks again at a slot that seems damaged: without the lock, it may have met a commit half-way.
+const LOOKS: usize = 3;
+
+/// The active generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Active {
+    /// Number of the commit.
+    pub sequence: u64,
+    /// The generation's blob.
+    pub generation: Digest,
+    /// What it says.
+    pub record: Generation,
+    /// The other slot, where it cannot be used: the last commit was torn and this is the state before it, or the medium failed.
+    pub fault: Option<SlotFault>,
+}
+
+impl<S: Storage> Store<S> {
+    /// The active generation; `None` where nothing is active.
+    ///
+    /// # Errors
+    /// [`StoreError::SlotDamaged`] where neither slot can be used, [`StoreError::SlotContradicts`] where the slot and the generation
+    /// differ; otherwise as [`Store::generation`].
+    pub fn active(&self) -> Result<Option<Active>, StoreError> {
+        let slots = self.slots()?;
+        let SlotRecord { sequence, generation, manifest, composition } = slots.current;
+        if sequence == 0 {
+            return Ok(None);
+        }
+        let record = self.generation(generation)?;
+        for (field, same) in [
+            ("manifest", record.manifest == manifest),
+            ("composition", record.composition == composition),
+        ] {
+            if !same {
+                return Err(StoreError::SlotContradicts { generation, field });
+            }
+        }
+        Ok(Some(Active { sequence, generation, record, fault: slots.fault }))
+    }
+
+    /// The slot that cannot be used, where the other can. Also says so where the first commit was torn and nothing is active.
+    ///
+    /// # Errors
+    /// [`StoreError::SlotDamaged`]; [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn slot_fault(&self) -> Result<Option<SlotFault>, StoreError> {
+        Ok(self.slots()?.fault)
+    }
+
+    /// Makes `generation` the active one and gives the digest of its blob. To go back, commit a generation that was active before: it
+    /// is the same blob. Committing what is active changes nothing.
+    ///
+    /// Order: the generation's blob, its folder, then the older slot, each synced before the next. A failure or a power cut anywhere
+    /// leaves the old generation or the new one active.
+    ///
+    /// # Errors
+    /// Before anything is written: [`StoreError::BadTime`]; [`StoreError::NotFound`] for a manifest or a parent that is not stored;
+    /// [`StoreError::BadNumber`]; [`StoreError::SlotDamaged`]; a parent's errors as [`Store::generation`]. Later: [`StoreError::Io`],
+    /// and the old generation is active, but for one case: the sync of the slot fails after its bytes arrived. [`Store::active`] says
+    /// which it is.
+    ///
+    /// # Panics
+    /// If `lock` is another store's.
+    pub fn commit(&self, lock: &WriteLock, generation: Generation) -> Result<Digest, StoreError> {
+        self.check(lock);
+        self.check_generation(&generation)?;
+        let slots = self.slots()?;
+        let digest = self.put_bytes(lock, &generation.encode())?;
+        let current = slots.current;
+        if current.sequence > 0 && current.generation == digest && slots.fault.is_none() {
+            return Ok(digest);
+        }
+        if slots.exists == [false, false] {
+            // Published whole, so that a slot is never absent or torn but through damage.
+            for slot in layout::SLOTS {
+                self.write_small(slot, &SlotRecord::NOTHING.encode(), Access::Overwrite)?;
+            }
+        } else if !slots.exists[slots.next] {
+            self.write_small(
+                layout::SLOTS[slots.next],
+                &SlotRecord::NOTHING.encode(),
+                Access::Overwrite,
+            )?;
+        }
+        let record = SlotRecord {
+            sequence: current.sequence + 1,
+            generation: digest,
+            manifest: generation.manifest,
+            composition: generation.composition,
+        };
+        self.storage.overwrite(layout::SLOTS[slots.next], &record.encode())?;
+        Ok(digest)
+    }
+
+    /// The generation in the blob `digest`, whose bytes are compared with the digest.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::BlobDamaged`]; [`StoreError::NotAGeneration`]; [`StoreError::Symlink`];
+    /// [`StoreError::Io`].
+    pub fn generation(&self, digest: Digest) -> Result<Generation, StoreError> {
+        let blob = self.verified_blob(digest)?;
+        Generation::decode((*blob).as_ref())
+            .map_err(|problem| StoreError::NotAGeneration { digest, problem })
+    }
+
+    /// The active generation and those before it, newest first, at most `limit`. The list ends early at a parent that is no longer stored.
+    ///
+    /// # Errors
+    /// As [`Store::active`], and as [`Store::generation`] for damaged parents.
+    pub fn history(&self, limit: usize) -> Result<Vec<(Digest, Generation)>, StoreError> {
+        let mut entries = Vec::new();
+        let Some(active) = self.active()? else { return Ok(entries) };
+        let mut next = Some((active.generation, active.record));
+        while let Some((digest, generation)) = next.take().filter(|_| entries.len() < limit) {
+            // A parent's digest is inside its child's, so the chain has no circle.
+            if let Some(parent) = generation.parent {
+                match self.generation(parent) {
+                    Ok(record) => next = Some((parent, record)),
+                    Err(StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            entries.push((digest, generation));
+        }
+        Ok(entries)
+    }
+
+    fn check_generation(&self, generation: &Generation) -> Result<(), StoreError> {
+        if !is_utc_timestamp(&generation.time) {
+            return Err(StoreError::BadTime { found: generation.time.chars().take(80).collect() });
+        }
+        if !self.has_blob(generation.manifest)? {
+            return Err(StoreError::NotFound { digest: generation.manifest });
+        }
+        if let Some(parent) = generation.parent {
+            let parent = self.generation(parent)?.number;
+            if generation.number <= parent {
+                return Err(StoreError::BadNumber { number: generation.number, parent });
+            }
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> Result<Slots, StoreError> {
+        let mut slots = self.look_at_slots();
+        for _ in 1..LOOKS {
+            match &slots {
+                Ok(Slots { fault: None, .. }) => break,
+                _ => slots = self.look_at_slots(),
+            }
+        }
+        slots
+    }
+
+    fn look_at_slots(&self) -> Result<Slots, StoreError> {
+        let [a, b] = layout::SLOTS.map(|slot| self.storage.read(slot, SlotRecord::LEN + 1));
+        let (a, b) = (a?, b?);
+        Slots::pick([a.as_deref(), b.as_deref()])
+    }
+}

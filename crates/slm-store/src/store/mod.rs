@@ -1,0 +1,251 @@
+//! The store: opening, locking, blobs.
+
+mod active;
+mod names;
+
+use std::any::Any;
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slm_format::{Digest, DigestWriter};
+
+pub use active::Active;
+
+use crate::error::StoreError;
+use crate::layout;
+use crate::storage::{Access, Storage, StorageFile};
+
+/// A store over the medium `S`. Reading needs no lock and never waits; writing needs the [`WriteLock`].
+#[derive(Debug)]
+pub struct Store<S> {
+    storage: S,
+    /// Tells this store's locks from others'.
+    token: Arc<()>,
+    temp_files: AtomicU64,
+}
+
+/// The right to write to one [`Store`], for as long as it lives. There is one at a time, over all processes.
+#[derive(Debug)]
+pub struct WriteLock {
+    token: Arc<()>,
+    _guard: Box<dyn Any + Send + Sync>,
+}
+
+impl<S: Storage> Store<S> {
+    /// The store on `storage`; an empty storage is an empty store. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Version`] for the store of another version; [`StoreError::Io`].
+    pub fn open(storage: S) -> Result<Store<S>, StoreError> {
+        if let Some(bytes) = storage.read(layout::VERSION, 80)?
+            && bytes != version_line()
+        {
+            let text = String::from_utf8_lossy(&bytes);
+            let found = text.lines().next().unwrap_or_default().to_owned();
+            return Err(StoreError::Version { found, expected: layout::VERSION_TEXT });
+        }
+        Ok(Store { storage, token: Arc::new(()), temp_files: AtomicU64::new(0) })
+    }
+
+    /// The medium.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// Takes the lock, and removes what a writer that died has left unfinished.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], at once, where another holder has it, in this process or another; [`StoreError::Io`].
+    pub fn lock(&self) -> Result<WriteLock, StoreError> {
+        let guard = self.storage.try_lock()?.ok_or(StoreError::Busy)?;
+        for name in self.storage.list(layout::TMP)? {
+            self.storage.remove(&format!("{}/{name}", layout::TMP))?;
+        }
+        if self.storage.read(layout::VERSION, 1)?.is_none() {
+            self.write_small(layout::VERSION, &version_line(), Access::ReadOnly)?;
+        }
+        Ok(WriteLock { token: Arc::clone(&self.token), _guard: Box::new(guard) })
+    }
+
+    /// Stores what `write` writes and gives its digest. The bytes are streamed to a file aside and hashed on the way, then synced and
+    /// renamed into place; memory stays at one buffer. A blob that is there already stays as it is, unless it is damaged: then it is
+    /// replaced. On any failure nothing is left behind.
+    ///
+    /// # Errors
+    /// [`StoreError::Source`] when `write` fails by itself, [`StoreError::Io`] when the storage does.
+    ///
+    /// # Panics
+    /// If `lock` is another store's.
+    pub fn put_blob(
+        &self,
+        lock: &WriteLock,
+        write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Digest, StoreError> {
+        self.check(lock);
+        let temp = self.temp()?;
+        let file = self.storage.create(&temp.path)?;
+        let mut buffer = BufWriter::with_capacity(
+            1 << 16,
+            Hashing { file, digest: DigestWriter::new(), failed: false },
+        );
+        let written = write(&mut buffer).and_then(|()| buffer.flush());
+        // Taken apart, so that a buffer with bytes left after a failure is not written out once more.
+        let (hashing, _) = buffer.into_parts();
+        if let Err(error) = written {
+            return Err(if hashing.failed {
+                StoreError::io(&temp.path, &error)
+            } else {
+                StoreError::Source { kind: error.kind(), message: error.to_string() }
+            });
+        }
+        let digest = hashing.digest.finish();
+        hashing.file.seal(Access::ReadOnly).map_err(|error| StoreError::io(&temp.path, &error))?;
+        let path = layout::blob(digest);
+        let kept = match self.storage.open(&path)? {
+            Some(blob) => Digest::of(blob.as_ref()) == digest,
+            None => false,
+        };
+        if !kept {
+            self.storage.publish(&temp.path, &path)?;
+        }
+        // Also for a blob that was there: whoever published it may have died before this step.
+        self.storage.sync_dir(layout::BLOBS)?;
+        Ok(digest)
+    }
+
+    /// Stores `bytes`; otherwise as [`Store::put_blob`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    ///
+    /// # Panics
+    /// If `lock` is another store's.
+    pub fn put_bytes(&self, lock: &WriteLock, bytes: &[u8]) -> Result<Digest, StoreError> {
+        self.put_blob(lock, &mut |writer| writer.write_all(bytes))
+    }
+
+    /// The blob `digest`, in place where the medium can (mapped by `FsStorage`). Its bytes are not compared with the digest here.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn blob(&self, digest: Digest) -> Result<Arc<S::Blob>, StoreError> {
+        match self.storage.open(&layout::blob(digest))? {
+            Some(blob) => Ok(Arc::new(blob)),
+            None => Err(StoreError::NotFound { digest }),
+        }
+    }
+
+    /// Whether the blob `digest` is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn has_blob(&self, digest: Digest) -> Result<bool, StoreError> {
+        Ok(self.storage.open(&layout::blob(digest))?.is_some())
+    }
+
+    /// Hashes the blob `digest` again with sha256.
+    ///
+    /// # Errors
+    /// [`StoreError::BlobDamaged`] with both digests; otherwise as [`Store::blob`].
+    pub fn verify_blob(&self, digest: Digest) -> Result<(), StoreError> {
+        self.verified_blob(digest).map(|_| ())
+    }
+
+    /// The digests of all blobs, in ascending order. Files that are not named by a digest are passed over.
+    ///
+    /// # Errors
+    /// [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn blobs(&self) -> Result<impl Iterator<Item = Digest> + use<S>, StoreError> {
+        let names = self.storage.list(layout::BLOBS)?;
+        Ok(names.into_iter().filter_map(|name| layout::blob_digest(&name)))
+    }
+
+    /// The first blob, in ascending order of digests, whose bytes `wanted` accepts. It is shown bytes that were not compared with their digest.
+    ///
+    /// # Errors
+    /// Where no blob is accepted and some could not be opened, the first such failure: as [`Store::blob`].
+    pub fn find_blob(&self, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<Digest>, StoreError> {
+        let mut failure = None;
+        for digest in self.blobs()? {
+            match self.blob(digest) {
+                Ok(blob) if wanted((*blob).as_ref()) => return Ok(Some(digest)),
+                // Gone since the listing.
+                Ok(_) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(None), Err)
+    }
+
+    fn verified_blob(&self, digest: Digest) -> Result<Arc<S::Blob>, StoreError> {
+        let blob = self.blob(digest)?;
+        let found = Digest::of((*blob).as_ref());
+        if found == digest {
+            Ok(blob)
+        } else {
+            Err(StoreError::BlobDamaged { expected: digest, found })
+        }
+    }
+
+    /// Puts a small file in the place of `path`, synced with its folder.
+    fn write_small(&self, path: &str, bytes: &[u8], access: Access) -> Result<(), StoreError> {
+        let temp = self.temp()?;
+        let mut file = self.storage.create(&temp.path)?;
+        let written = file.write_all(bytes).and_then(|()| file.seal(access));
+        written.map_err(|error| StoreError::io(&temp.path, &error))?;
+        self.storage.publish(&temp.path, path)?;
+        self.storage.sync_dir(layout::parent(path))
+    }
+
+    fn temp(&self) -> Result<Temp<'_, S>, StoreError> {
+        let number = self.temp_files.fetch_add(1, Ordering::Relaxed);
+        Ok(Temp { storage: &self.storage, path: layout::tmp(number) })
+    }
+
+    fn check(&self, lock: &WriteLock) {
+        assert!(Arc::ptr_eq(&self.token, &lock.token), "BUG: the lock of another store");
+    }
+}
+
+/// A file aside, removed when this is dropped unless it was published.
+struct Temp<'a, S: Storage> {
+    storage: &'a S,
+    path: String,
+}
+
+impl<S: Storage> Drop for Temp<'_, S> {
+    fn drop(&mut self) {
+        // Whatever hinders the removal was reported by the step before, and the next holder of the lock removes it again.
+        let _ = self.storage.remove(&self.path);
+    }
+}
+
+/// Hashes what it passes on.
+struct Hashing<F> {
+    file: F,
+    digest: DigestWriter,
+    /// A write of the storage has failed, so that the failure is not the source's.
+    failed: bool,
+}
+
+impl<F: Write> Write for Hashing<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.file.write(bytes);
+        match &result {
+            Ok(count) => self.digest.update(&bytes[..*count]),
+            Err(error) => self.failed |= error.kind() != io::ErrorKind::Interrupted,
+        }
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.file.flush();
+        self.failed |= result.is_err();
+        result
+    }
+}
+
+fn version_line() -> Vec<u8> {
+    format!("{}\n", layout::VERSION_TEXT).into_bytes()
+}

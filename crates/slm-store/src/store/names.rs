@@ -1,0 +1,101 @@
+//! Names.
+
+use slm_format::Digest;
+use slm_manifest::Name;
+
+use super::{Store, WriteLock};
+use crate::error::StoreError;
+use crate::layout;
+use crate::record::{MAX_NAME_FILE, NameKind, NameRecord};
+use crate::storage::{Access, Storage};
+
+impl<S: Storage> Store<S> {
+    /// Makes `name` stand for `record`; `true` if that changed something. With `replace`, a name that stands for something else, or
+    /// whose record is damaged, is given anew.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`] without `replace`; [`StoreError::NotFound`] where the record's blob is not stored;
+    /// [`StoreError::NameDamaged`] without `replace`; [`StoreError::Symlink`]; [`StoreError::Io`].
+    ///
+    /// # Panics
+    /// If `lock` is another store's.
+    pub fn set_name(
+        &self,
+        lock: &WriteLock,
+        kind: NameKind,
+        name: &Name,
+        record: &NameRecord,
+        replace: bool,
+    ) -> Result<bool, StoreError> {
+        self.check(lock);
+        match self.name(kind, name) {
+            Ok(Some(current)) if current == *record => return Ok(false),
+            Ok(None) => {}
+            Ok(Some(_)) | Err(StoreError::NameDamaged { .. }) if replace => {}
+            Ok(Some(current)) => {
+                return Err(StoreError::NameTaken {
+                    kind,
+                    name: name.clone(),
+                    current: current.id,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        if !self.has_blob(record.blob)? {
+            return Err(StoreError::NotFound { digest: record.blob });
+        }
+        self.write_small(&layout::name(kind, name), &record.encode(name), Access::ReadOnly)?;
+        Ok(true)
+    }
+
+    /// What `name` stands for.
+    ///
+    /// # Errors
+    /// [`StoreError::NameDamaged`]; [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn name(&self, kind: NameKind, name: &Name) -> Result<Option<NameRecord>, StoreError> {
+        let Some(bytes) = self.storage.read(&layout::name(kind, name), MAX_NAME_FILE + 1)? else {
+            return Ok(None);
+        };
+        NameRecord::decode(&bytes, name).map(Some).map_err(|problem| StoreError::NameDamaged {
+            kind,
+            name: name.clone(),
+            problem,
+        })
+    }
+
+    /// All names of a kind, in ascending order, each with its record or why that cannot be read. Files that are not named by a name are
+    /// passed over.
+    ///
+    /// # Errors
+    /// Where the list itself cannot be read: [`StoreError::Symlink`], [`StoreError::Io`].
+    pub fn names(
+        &self,
+        kind: NameKind,
+    ) -> Result<Vec<(Name, Result<NameRecord, StoreError>)>, StoreError> {
+        let names = self.storage.list(layout::names(kind))?;
+        let mut records = Vec::new();
+        for name in names.iter().filter_map(|name| name.parse::<Name>().ok()) {
+            match self.name(kind, &name) {
+                Ok(Some(record)) => records.push((name, Ok(record))),
+                // Gone since the listing.
+                Ok(None) => {}
+                Err(error) => records.push((name, Err(error))),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The blob of the thing of this kind and identity, found through its names; damaged records are passed over. What has no name can
+    /// be looked for with [`Store::find_blob`].
+    ///
+    /// # Errors
+    /// [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn resolve(&self, kind: NameKind, id: Digest) -> Result<Option<Digest>, StoreError> {
+        let records = self.names(kind)?;
+        Ok(records
+            .into_iter()
+            .filter_map(|(_, record)| record.ok())
+            .find(|record| record.id == id)
+            .map(|record| record.blob))
+    }
+}
