@@ -14,6 +14,7 @@
 //! assert_eq!(Encoding::Q4_0.row_bytes(64), Some(36));
 //! ```
 
+pub mod container;
 pub mod error;
 pub mod gguf;
 pub mod safetensors;
