@@ -135,8 +135,12 @@ impl fmt::Display for ReferenceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReferenceError::MissingTensor(name) => write!(f, "tensor {name} is missing"),
-            ReferenceError::Shape(name) => write!(f, "{name} has a shape that does not fit its place"),
-            ReferenceError::UnusedTarget(name) => write!(f, "no product reads {name}, which an adapter targets"),
+            ReferenceError::Shape(name) => {
+                write!(f, "{name} has a shape that does not fit its place")
+            }
+            ReferenceError::UnusedTarget(name) => {
+                write!(f, "no product reads {name}, which an adapter targets")
+            }
             ReferenceError::Token(token) => write!(f, "token {token} is outside the vocabulary"),
             ReferenceError::NotFinite(place) => write!(f, "NaN or infinity at {place}"),
         }
@@ -157,6 +161,9 @@ pub fn logits(
 ) -> Result<Vec<Vec<f32>>, ReferenceError> {
     let pass = Pass { model, stack, options };
     pass.check_targets()?;
+    if tokens.is_empty() {
+        return Ok(Vec::new());
+    }
     pass.run(tokens)
 }
 
@@ -218,7 +225,9 @@ impl Pass<'_> {
         x = self.norm("output_norm.weight", &x)?;
         let logits = self.product(self.head(), "output.weight", &x)?;
         match logits.iter().position(|row| row.iter().any(|v| !v.is_finite())) {
-            Some(position) => Err(ReferenceError::NotFinite(format!("logits of position {position}"))),
+            Some(position) => {
+                Err(ReferenceError::NotFinite(format!("logits of position {position}")))
+            }
             None => Ok(logits),
         }
     }
@@ -349,7 +358,9 @@ impl Pass<'_> {
         };
         let d = config.head_dim;
         (0..d / 2)
-            .map(|j| (1.0 / (self.options.trig.pow)(f64::from(theta), (2 * j) as f64 / d as f64)) as f32)
+            .map(|j| {
+                (1.0 / (self.options.trig.pow)(f64::from(theta), (2 * j) as f64 / d as f64)) as f32
+            })
             .map(|inv_freq| if factor == 1.0 { inv_freq } else { inv_freq / factor })
             .collect()
     }
@@ -392,7 +403,9 @@ impl Pass<'_> {
         if self.options.int8 && w.encoding.is_integer() {
             let x: Vec<Vec<Block8>> = x
                 .iter()
-                .map(|row| quantize_row(row).ok_or_else(|| ReferenceError::NotFinite(name.to_string())))
+                .map(|row| {
+                    quantize_row(row).ok_or_else(|| ReferenceError::NotFinite(name.to_string()))
+                })
                 .collect::<Result<_, _>>()?;
             for o in 0..w.rows {
                 let row = unpack_row(w, o);
@@ -572,7 +585,10 @@ impl Encoding {
     }
 
     fn row(self) -> &'static (Encoding, &'static str, u32, usize, usize) {
-        ENCODINGS.iter().find(|row| row.0 == self).expect("BUG: an encoding is missing from the table")
+        ENCODINGS
+            .iter()
+            .find(|row| row.0 == self)
+            .expect("BUG: an encoding is missing from the table")
     }
 }
 
@@ -612,9 +628,13 @@ pub enum Offset {
 pub fn decode_row(tensor: &Tensor<'_>, row: usize) -> Vec<f32> {
     let bytes = row_bytes(tensor, row);
     match tensor.encoding {
-        Encoding::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Encoding::F32 => {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        }
         Encoding::F16 => bytes.chunks_exact(2).map(f16_at).collect(),
-        Encoding::BF16 => bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16_at(b)) << 16)).collect(),
+        Encoding::BF16 => {
+            bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16_at(b)) << 16)).collect()
+        }
         _ => unpack_row(tensor, row).iter().flat_map(decode_block).collect(),
     }
 }
@@ -637,11 +657,17 @@ pub fn unpack_row(tensor: &Tensor<'_>, row: usize) -> Vec<Block> {
     for bytes in row_bytes(tensor, row).chunks_exact(block_bytes) {
         match tensor.encoding {
             Encoding::F32 | Encoding::F16 | Encoding::BF16 => {}
-            Encoding::Q4_0 => blocks.push(simple(bytes, Offset::None, nibbles(&bytes[2..], [0; 4], 8))),
-            Encoding::Q4_1 => blocks.push(simple(bytes, plus(bytes), nibbles(&bytes[4..], [0; 4], 0))),
-            Encoding::Q5_0 => {
-                blocks.push(simple(bytes, Offset::None, nibbles(&bytes[6..], high(&bytes[2..]), 16)))
+            Encoding::Q4_0 => {
+                blocks.push(simple(bytes, Offset::None, nibbles(&bytes[2..], [0; 4], 8)))
             }
+            Encoding::Q4_1 => {
+                blocks.push(simple(bytes, plus(bytes), nibbles(&bytes[4..], [0; 4], 0)))
+            }
+            Encoding::Q5_0 => blocks.push(simple(
+                bytes,
+                Offset::None,
+                nibbles(&bytes[6..], high(&bytes[2..]), 16),
+            )),
             Encoding::Q5_1 => {
                 blocks.push(simple(bytes, plus(bytes), nibbles(&bytes[8..], high(&bytes[4..]), 0)))
             }
@@ -652,9 +678,8 @@ pub fn unpack_row(tensor: &Tensor<'_>, row: usize) -> Vec<Block> {
             Encoding::Q4_K => {
                 (0..8).for_each(|group| blocks.push(k_group(bytes, &[0; 32], &bytes[16..], group)))
             }
-            Encoding::Q5_K => {
-                (0..8).for_each(|group| blocks.push(k_group(bytes, &bytes[16..48], &bytes[48..], group)))
-            }
+            Encoding::Q5_K => (0..8)
+                .for_each(|group| blocks.push(k_group(bytes, &bytes[16..48], &bytes[48..], group))),
             Encoding::Q6_K => (0..8).for_each(|group| blocks.push(q6_k_group(bytes, group))),
         }
     }
@@ -697,7 +722,7 @@ fn k_group(bytes: &[u8], high: &[u8], nibbles: &[u8], group: usize) -> Block {
     let (scale, min) = k_scale_min(&bytes[4..16], group);
     let q = std::array::from_fn(|i| {
         let byte = nibbles[group / 2 * 32 + i];
-        let nibble = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
+        let nibble = if group.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
         i32::from(nibble) + i32::from(high[i] >> group & 1) * 16
     });
     let offset = Offset::Minus { dmin: f16_at(&bytes[2..]), min: [min; 2] };
@@ -709,10 +734,9 @@ fn k_group(bytes: &[u8], high: &[u8], nibbles: &[u8], group: usize) -> Block {
 fn k_scale_min(s: &[u8], group: usize) -> (i32, i32) {
     let (scale, min) = match group {
         0..4 => (s[group] & 63, s[group + 4] & 63),
-        _ => (
-            s[group + 4] & 15 | (s[group - 4] >> 6) << 4,
-            s[group + 4] >> 4 | (s[group] >> 6) << 4,
-        ),
+        _ => {
+            (s[group + 4] & 15 | (s[group - 4] >> 6) << 4, s[group + 4] >> 4 | (s[group] >> 6) << 4)
+        }
     };
     (i32::from(scale), i32::from(min))
 }
@@ -734,6 +758,11 @@ fn q6_k_group(bytes: &[u8], group: usize) -> Block {
 // ---------------------------------------------------------------- functions (§5)
 
 /// The exponential, for finite x and -infinity.
+#[allow(
+    clippy::excessive_precision,
+    clippy::approx_constant,
+    reason = "the digits of the contract"
+)]
 pub fn exp(x: f32) -> f32 {
     let x = if x > 88.37626 { 88.37626 } else { x };
     if x < -87.33654 {
@@ -757,6 +786,7 @@ pub fn silu(x: f32) -> f32 {
 }
 
 /// The tanh form of GELU, through the logistic function.
+#[allow(clippy::excessive_precision, reason = "the digits of the contract")]
 pub fn gelu(x: f32) -> f32 {
     let u = 0.7978845608 * (x + ((0.044715 * x) * x) * x);
     x / (1.0 + exp(-2.0 * u))

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
 
-use crate::reference::{
-    Architecture, Config, Encoding, Factors, Lora, Model, Tensor, f16_to_f32,
-};
+use crate::reference::{Architecture, Config, Encoding, Factors, Lora, Model, Tensor, f16_to_f32};
 
 /// A metadata value of a GGUF file; integers of every width are one kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,35 +119,52 @@ pub fn gguf_model(bytes: &[u8]) -> Model<'_> {
     Model { config, tensors }
 }
 
-/// The llama model in a Hugging Face folder, given its `config.json` and `model.safetensors`; tensors take GGUF's names, and the rows
-/// of q and k GGUF's order.
+/// The llama or Gemma 3 model in a Hugging Face folder, given its `config.json` and `model.safetensors`, in GGUF's form: its names, its
+/// row order of q and k, and Gemma's norms with the one added.
 ///
 /// # Panics
 /// On anything that is not well formed or not of this project.
 pub fn hf_model<'a>(config: &str, weights: &'a [u8]) -> Model<'a> {
     let json: Json = serde_json::from_str(config).expect("config.json");
-    assert_eq!(json["model_type"], "llama");
     let int = |key: &str| json[key].as_u64().unwrap_or_else(|| panic!("{key}")) as usize;
-    let rope_theta = json["rope_parameters"]["rope_theta"].as_f64().expect("rope_theta") as f32;
-    let config = Config {
+    let float = |json: &Json| json.as_f64().expect("a number") as f32;
+    let rope = &json["rope_parameters"];
+    let mut config = Config {
         architecture: Architecture::Llama,
         n_layers: int("num_hidden_layers"),
         n_embd: int("hidden_size"),
         n_heads: int("num_attention_heads"),
         n_kv_heads: int("num_key_value_heads"),
         head_dim: int("head_dim"),
-        rms_norm_eps: json["rms_norm_eps"].as_f64().expect("rms_norm_eps") as f32,
-        rope_theta,
+        rms_norm_eps: float(&json["rms_norm_eps"]),
+        rope_theta: 0.0,
         rope_linear_factor: 1.0,
-        rope_theta_local: rope_theta,
+        rope_theta_local: 0.0,
         sliding_window: None,
         sliding_window_pattern: 1,
     };
+    match json["model_type"].as_str() {
+        Some("llama") => {
+            assert_eq!(rope["rope_type"], "default");
+            config.rope_theta = float(&rope["rope_theta"]);
+            config.rope_theta_local = config.rope_theta;
+        }
+        Some("gemma3_text") => {
+            config.architecture = Architecture::Gemma3;
+            config.rope_theta = float(&rope["full_attention"]["rope_theta"]);
+            config.rope_theta_local = float(&rope["sliding_attention"]["rope_theta"]);
+            config.sliding_window = Some(int("sliding_window"));
+            config.sliding_window_pattern = int("_sliding_window_pattern");
+            assert_eq!(int("query_pre_attn_scalar"), config.head_dim);
+        }
+        other => panic!("model type {other:?}"),
+    }
     let file = SafeTensors::deserialize(weights).expect("safetensors");
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let name = gguf_name(name.strip_suffix(".weight").expect("a weight"));
-        let encoding = match view.dtype() {
+        let module = name.strip_suffix(".weight").expect("a weight");
+        let name = gguf_name(module, config.architecture);
+        let mut encoding = match view.dtype() {
             Dtype::F32 => Encoding::F32,
             Dtype::F16 => Encoding::F16,
             Dtype::BF16 => Encoding::BF16,
@@ -160,9 +175,15 @@ pub fn hf_model<'a>(config: &str, weights: &'a [u8]) -> Model<'a> {
             [rows, cols] => (rows, cols),
             ref other => panic!("{name} has shape {other:?}"),
         };
-        let bytes = match is_interleaved(&name, &config) {
-            true => Cow::Owned(permute(view.data(), rows, config.head_dim)),
-            false => Cow::Borrowed(view.data()),
+        let gemma_norm = config.architecture == Architecture::Gemma3 && rows == 1;
+        let bytes = if is_interleaved(&name, &config) {
+            Cow::Owned(permute(view.data(), rows, config.head_dim))
+        } else if gemma_norm {
+            encoding = Encoding::F32;
+            let values = floats(view.dtype(), view.data());
+            Cow::Owned(values.iter().flat_map(|v| (1.0 + v).to_le_bytes()).collect())
+        } else {
+            Cow::Borrowed(view.data())
         };
         tensors.insert(name, Tensor { encoding, rows, cols, bytes });
     }
@@ -194,7 +215,10 @@ pub fn peft(config: &str, weights: &[u8], base: &Config) -> Lora {
         let (a, a_shape) = factor(key);
         let (b, b_shape) = factor(&format!("{module}.lora_B.weight"));
         assert_eq!([a_shape[0], b_shape[1]], [r as usize; 2], "{key}");
-        let name = gguf_name(module.strip_prefix("base_model.model.").expect("PEFT's prefix"));
+        let name = gguf_name(
+            module.strip_prefix("base_model.model.").expect("PEFT's prefix"),
+            base.architecture,
+        );
         let b = match is_interleaved(&name, base) {
             true => {
                 let bytes: Vec<u8> = b.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -226,8 +250,8 @@ pub fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// A Hugging Face module path of a llama-shaped model as GGUF's tensor name.
-fn gguf_name(module: &str) -> String {
+/// A Hugging Face module path as GGUF's tensor name.
+fn gguf_name(module: &str, architecture: Architecture) -> String {
     let fixed = match module {
         "model.embed_tokens" => Some("token_embd"),
         "model.norm" => Some("output_norm"),
@@ -239,12 +263,18 @@ fn gguf_name(module: &str) -> String {
     }
     let rest = module.strip_prefix("model.layers.").unwrap_or_else(|| panic!("module {module}"));
     let (layer, part) = rest.split_once('.').expect("a layer's part");
+    let gemma = architecture == Architecture::Gemma3;
     let part = match part {
         "input_layernorm" => "attn_norm",
         "self_attn.q_proj" => "attn_q",
         "self_attn.k_proj" => "attn_k",
         "self_attn.v_proj" => "attn_v",
         "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" if gemma => "attn_q_norm",
+        "self_attn.k_norm" if gemma => "attn_k_norm",
+        "post_attention_layernorm" if gemma => "post_attention_norm",
+        "pre_feedforward_layernorm" if gemma => "ffn_norm",
+        "post_feedforward_layernorm" if gemma => "post_ffw_norm",
         "post_attention_layernorm" => "ffn_norm",
         "mlp.gate_proj" => "ffn_gate",
         "mlp.up_proj" => "ffn_up",

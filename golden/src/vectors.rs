@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::{gguf_model, peft};
 use crate::reference::{Config, Lora, Options, logits};
-use crate::{
-    TINY_KJV_CONFIG, TINY_KJV_WEIGHTS, TINY_PYTHON_CONFIG, TINY_PYTHON_WEIGHTS, TRIG,
-};
+use crate::{TINY_KJV_CONFIG, TINY_KJV_WEIGHTS, TINY_PYTHON_CONFIG, TINY_PYTHON_WEIGHTS, TRIG};
 
 /// `vectors/tiny-q8_0-int8.json`: 8-bit activations over an f16 cache, the default path.
 pub const TINY_Q8_0_INT8: &str = include_str!("../vectors/tiny-q8_0-int8.json");
@@ -141,11 +139,15 @@ const STACKS: [(&str, &[(&str, f32)]); 4] = [
 ];
 
 /// "In the beginning", and an odd number of tokens that is long enough to be split into chunks and pages.
-const PROMPTS: [(&str, &[u32]); 2] = [
-    ("in the beginning", &TOKENS_SHORT),
-    ("chat template", &TOKENS_LONG),
-];
+const PROMPTS: [(&str, &[u32]); 2] =
+    [("in the beginning", &TOKENS_SHORT), ("chat template", &TOKENS_LONG)];
 
 const TOKENS_SHORT: [u32; 7] = [767, 261, 305, 71, 266, 78, 298];
 
-const TOKENS_LONG: [u32; 99] = [28, 92, 311, 63, 307, 506, 92, 30, 83, 89, 307, 499, 199, 961, 494, 260, 267, 1019, 973, 302, 41, 393, 83, 649, 482, 290, 329, 289, 408, 77, 594, 44, 45, 12, 274, 342, 266, 289, 451, 517, 85, 71, 71, 298, 842, 65, 334, 28, 92, 311, 63, 643, 92, 30, 199, 28, 92, 311, 63, 307, 506, 92, 30, 471, 265, 199, 46, 411, 259, 820, 605, 311, 288, 89, 282, 594, 443, 83, 14, 28, 92, 311, 63, 643, 92, 30, 199, 28, 92, 311, 63, 307, 506, 92, 30, 512, 649, 482, 199];
+const TOKENS_LONG: [u32; 99] = [
+    28, 92, 311, 63, 307, 506, 92, 30, 83, 89, 307, 499, 199, 961, 494, 260, 267, 1019, 973, 302,
+    41, 393, 83, 649, 482, 290, 329, 289, 408, 77, 594, 44, 45, 12, 274, 342, 266, 289, 451, 517,
+    85, 71, 71, 298, 842, 65, 334, 28, 92, 311, 63, 643, 92, 30, 199, 28, 92, 311, 63, 307, 506,
+    92, 30, 471, 265, 199, 46, 411, 259, 820, 605, 311, 288, 89, 282, 594, 443, 83, 14, 28, 92,
+    311, 63, 643, 92, 30, 199, 28, 92, 311, 63, 307, 506, 92, 30, 512, 649, 482, 199,
+];

@@ -8,8 +8,8 @@ use common::{golden, read};
 use safetensors::SafeTensors;
 use slm_golden::load::floats;
 use slm_golden::reference::{
-    Encoding, Tensor, decode_row, dot16, dot_quantized, f16_to_f32, f32_to_f16, quantize_row,
-    exp, sum16, unpack_row,
+    Encoding, Offset, Tensor, decode_row, dot_quantized, dot16, exp, f16_to_f32, f32_to_f16,
+    quantize_row, sum16, unpack_row,
 };
 
 fn bits(v: &[f32]) -> Vec<u32> {
@@ -89,11 +89,15 @@ fn sums_over_sixteen_lanes_have_the_contracts_bits() {
 fn halves_round_as_the_half_crate_does() {
     for code in 0..=u16::MAX {
         let (ours, theirs) = (f16_to_f32(code), half::f16::from_bits(code).to_f32());
-        assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{code:#x}");
+        assert!(
+            ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(),
+            "{code:#x}"
+        );
     }
     // Every exponent and sign, with mantissas around each place where f16 rounds.
     for high in 0..=u16::MAX {
-        for low in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0xffff] {
+        for low in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0xffff]
+        {
             let x = f32::from_bits(u32::from(high) << 16 | low);
             if !x.is_nan() {
                 assert_eq!(f32_to_f16(x), half::f16::from_f32(x).to_bits(), "{:#x}", x.to_bits());
@@ -115,4 +119,64 @@ fn exp_is_close_and_never_leaves_its_exponents() {
         let error = (f64::from(exp(x)) - exact).abs() / exact;
         assert!(error < 2e-7, "exp({x}) is off by {error:e}");
     }
+}
+
+/// No one else has vectors for the K types, so their product is held against f64 over the decoded values: within f32 rounding of it.
+#[test]
+fn quantized_products_are_products_of_the_decoded_values() {
+    for name in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"] {
+        let encoding = Encoding::from_name(name).expect("an encoding");
+        let path = golden("vectors/quant").join(format!("{}.safetensors", name.to_lowercase()));
+        let bytes = read(&path);
+        let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+        let blocks = file.tensor("blocks").expect("blocks");
+        let (rows, cols) = (8, 512);
+        let tensor = Tensor { encoding, rows, cols, bytes: Cow::Borrowed(blocks.data()) };
+        // Sevens of a prime: no block repeats another.
+        let x: Vec<f32> = (0..cols).map(|i| ((i * 7) % 251) as f32 / 40.0 - 3.0).collect();
+        let x8 = quantize_row(&x).expect("finite");
+        let x: Vec<f64> = x8
+            .iter()
+            .flat_map(|block| block.q.map(|q| f64::from(block.d) * f64::from(q)))
+            .collect();
+        for row in 0..rows {
+            let w = decode_row(&tensor, row);
+            let terms: Vec<f64> = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).collect();
+            let exact: f64 = terms.iter().sum();
+            // Minima are taken off after the sums, so terms as large as the weights' range cancel.
+            let size: f64 = terms.iter().map(|t| t.abs()).sum::<f64>() + 1e-6;
+            let got = f64::from(dot_quantized(&unpack_row(&tensor, row), &x8));
+            assert!((got - exact).abs() <= size * 1e-5, "{name} row {row}: {got} and {exact}");
+        }
+    }
+}
+
+/// The largest integers a block can hold: their conversion to f32 stays exact.
+#[test]
+fn integer_sums_stay_exact_at_their_extremes() {
+    let mut largest = (0, 0);
+    for encoding in Encoding::all().filter(|encoding| encoding.is_integer()) {
+        let (cols, block_bytes) = encoding.block();
+        for fill in [0x00, 0xff] {
+            for scale_fill in [0x7f, 0x80, 0xff] {
+                let mut bytes = vec![fill; block_bytes];
+                match encoding {
+                    Encoding::Q4_K | Encoding::Q5_K => bytes[4..16].fill(scale_fill),
+                    Encoding::Q6_K => bytes[192..208].fill(scale_fill),
+                    _ => {}
+                }
+                let tensor = Tensor { encoding, rows: 1, cols, bytes: Cow::Borrowed(&bytes) };
+                for block in unpack_row(&tensor, 0) {
+                    let term = |i: usize| i64::from((block.scale[i / 16] * block.q[i]).abs());
+                    largest.0 = largest.0.max((0..32).map(term).sum::<i64>() * 127);
+                    if let Offset::Minus { min, .. } = block.offset {
+                        largest.1 = largest.1.max(i64::from(min[0] + min[1]) * 16 * 127);
+                    }
+                }
+            }
+        }
+    }
+    // Q6_K: 32 weights of -32 under scales of -128. Q4_K and Q5_K: minima of 63.
+    assert_eq!(largest, (128 * 32 * 127 * 32, 63 * 127 * 32));
+    assert!(largest.0 < 1 << 24);
 }

@@ -41,8 +41,5 @@ fn python_rslora() {
 
 #[test]
 fn weighted_pair() {
-    check(
-        "tiny-kjv0.7-python0.3.safetensors",
-        &[("tiny-kjv", 0.7), ("tiny-python", 0.3)],
-    );
+    check("tiny-kjv0.7-python0.3.safetensors", &[("tiny-kjv", 0.7), ("tiny-python", 0.3)]);
 }

@@ -14,10 +14,7 @@ fn tensors_are_the_folders_quantized() {
     let source = hf_model(&text(&golden("files/tiny/config.json")), &weights);
     let model = gguf_model(TINY_Q8_0);
     assert_eq!(model.config, source.config);
-    assert_eq!(
-        model.tensors.keys().collect::<Vec<_>>(),
-        source.tensors.keys().collect::<Vec<_>>()
-    );
+    assert_eq!(model.tensors.keys().collect::<Vec<_>>(), source.tensors.keys().collect::<Vec<_>>());
     for (name, tensor) in &model.tensors {
         let source = &source.tensors[name];
         assert_eq!((tensor.rows, tensor.cols), (source.rows, source.cols), "{name}");
@@ -93,7 +90,10 @@ fn logits_stay_near_the_folders() {
             for options in [common::F32, common::INT8] {
                 let logits = common::last_logits(&model, &stack, &tokens, options);
                 let (c, k) = (common::cosine(&expected, &logits), common::kl(&expected, &logits));
-                eprintln!("tiny-q8_0 {file} prompt {i} int8 {}: cos {c:.6} KL {k:.2e}", options.int8);
+                eprintln!(
+                    "tiny-q8_0 {file} prompt {i} int8 {}: cos {c:.6} KL {k:.2e}",
+                    options.int8
+                );
                 assert!(c >= 0.999 && k <= 0.01, "{file} prompt {i}: cosine {c}, KL {k}");
             }
         }

@@ -22,8 +22,14 @@ fn main() -> ExitCode {
     let accept = std::env::args().skip(1).any(|argument| argument == "--accept");
     let model = tiny_gguf();
     let files = [
-        ("vectors/tiny-q8_0-int8.json", vectors::format(&vectors::compute(&model, true)).into_bytes()),
-        ("vectors/tiny-q8_0-f32.json", vectors::format(&vectors::compute(&model, false)).into_bytes()),
+        (
+            "vectors/tiny-q8_0-int8.json",
+            vectors::format(&vectors::compute(&model, true)).into_bytes(),
+        ),
+        (
+            "vectors/tiny-q8_0-f32.json",
+            vectors::format(&vectors::compute(&model, false)).into_bytes(),
+        ),
         ("files/tiny-q8_0.gguf", model),
     ];
     let mut changed = false;
@@ -63,7 +69,12 @@ fn tiny_gguf() -> Vec<u8> {
         .collect();
     let sources: Vec<TensorSource<'_>> = tensors
         .iter()
-        .map(|(name, shape, encoding, data)| TensorSource { name, shape, encoding: *encoding, data })
+        .map(|(name, shape, encoding, data)| TensorSource {
+            name,
+            shape,
+            encoding: *encoding,
+            data,
+        })
         .collect();
 
     let tokenizer: Json =
