@@ -1,0 +1,108 @@
+//! An adapter on one base.
+
+use std::sync::Arc;
+
+use slm_format::Encoding;
+use slm_manifest::{AdapterId, BaseId};
+use slm_quant::QMatrix;
+
+use crate::{Adapter, BaseShape, LoraModule, OverlayError};
+
+/// An adapter whose targets were found in one base, with its factors in the form the kernels read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundAdapter {
+    adapter: Arc<Adapter>,
+    base: BaseId,
+    /// One per module of the adapter: B transposed, `[rank, out]`, so that the up-projection reads whole rows.
+    b_transposed: Vec<Vec<u8>>,
+}
+
+impl Adapter {
+    /// This adapter on the base `base_id`, whose names and shapes are `base`. From here on it is tied to that digest.
+    ///
+    /// # Errors
+    /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape.
+    pub fn bind(
+        self: Arc<Adapter>,
+        base_id: BaseId,
+        base: &BaseShape,
+    ) -> Result<BoundAdapter, OverlayError> {
+        for module in self.modules() {
+            let target = &module.target;
+            let Some((rows, cols)) = base.tensor(target) else {
+                return Err(OverlayError::UnknownTensor {
+                    tensor: format!("{target}.lora_a"),
+                    module: target.clone(),
+                });
+            };
+            let (found_rows, found_cols) = module.shape();
+            let rank = u64::from(module.rank());
+            if found_cols != cols {
+                let (found, expected) = (vec![rank, found_cols], vec![rank, cols]);
+                return Err(OverlayError::Shape {
+                    tensor: format!("{target}.lora_a"),
+                    found,
+                    expected,
+                });
+            }
+            if found_rows != rows {
+                let (found, expected) = (vec![found_rows, rank], vec![rows, rank]);
+                return Err(OverlayError::Shape {
+                    tensor: format!("{target}.lora_b"),
+                    found,
+                    expected,
+                });
+            }
+        }
+        let b_transposed = self.modules().iter().map(|module| module.b.transposed()).collect();
+        Ok(BoundAdapter { adapter: self, base: base_id, b_transposed })
+    }
+}
+
+impl BoundAdapter {
+    /// The adapter.
+    pub fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
+    /// The adapter's identity.
+    pub fn id(&self) -> AdapterId {
+        self.adapter.id()
+    }
+
+    /// The base it is bound to.
+    pub fn base_id(&self) -> BaseId {
+        self.base
+    }
+
+    /// Bytes resident beside the base: the adapter's factors and the transposed copies of its B factors.
+    pub fn bytes(&self) -> u64 {
+        self.adapter.bytes() + self.b_transposed.iter().map(|data| data.len() as u64).sum::<u64>()
+    }
+
+    /// Index of the module that touches `tensor`.
+    pub(crate) fn position(&self, tensor: &str) -> Option<usize> {
+        self.adapter.modules().binary_search_by(|module| module.target.as_str().cmp(tensor)).ok()
+    }
+
+    pub(crate) fn module(&self, index: usize) -> &LoraModule {
+        &self.adapter.modules()[index]
+    }
+
+    /// A of a module, `[rank, in]`.
+    pub(crate) fn a(&self, index: usize) -> QMatrix<'_> {
+        let a = &self.module(index).a;
+        matrix(a.encoding(), a.rows(), a.cols(), a.data())
+    }
+
+    /// B of a module, transposed: `[rank, out]`.
+    pub(crate) fn b_transposed(&self, index: usize) -> QMatrix<'_> {
+        let b = &self.module(index).b;
+        matrix(b.encoding(), b.cols(), b.rows(), &self.b_transposed[index])
+    }
+}
+
+fn matrix(encoding: Encoding, rows: u32, cols: u32, data: &[u8]) -> QMatrix<'_> {
+    QMatrix::new(encoding, rows as usize, cols as usize, data)
+        .expect("BUG: a factor of the wrong length")
+}

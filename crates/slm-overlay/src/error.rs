@@ -1,0 +1,441 @@
+//! What makes an adapter or a stack unusable.
+
+use slm_format::{Coded, Encoding, ErrorClass};
+use slm_manifest::{AdapterId, BaseId};
+
+/// A refused adapter or stack.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverlayError {
+    /// The configuration is not JSON.
+    #[error("adapter configuration: line {line}, column {column}: {reason}")]
+    ConfigJson {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What the JSON parser says.
+        reason: String,
+    },
+    /// A key stands twice in one JSON object.
+    #[error("adapter configuration: the key {key:?} stands twice in one object")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A field's value is not of its type or range.
+    #[error("adapter configuration: {field} is {found}, expected {expected}")]
+    Field {
+        /// The field.
+        field: String,
+        /// Its value, as JSON.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A field that slm does not know has a value.
+    #[error("adapter configuration: the unknown field {field:?} is {found}")]
+    UnknownField {
+        /// The field.
+        field: String,
+        /// Its value, as JSON.
+        found: String,
+    },
+    /// A known feature that slm does not apply.
+    #[error("adapter configuration: {field} is {found}: {}", .feature.reason())]
+    Unsupported {
+        /// The feature.
+        feature: Feature,
+        /// The field or tensor that asks for it.
+        field: String,
+        /// Its value, as JSON, or its shape.
+        found: String,
+    },
+    /// A kind of adapter that slm does not apply.
+    #[error("adapters of peft_type {peft_type:?} are not supported")]
+    Kind {
+        /// The kind.
+        peft_type: String,
+    },
+    /// A pattern that is not in the regular expressions common to Python and slm.
+    #[error("adapter configuration: {field}: the pattern {pattern:?} is not usable: {reason}")]
+    Pattern {
+        /// The field.
+        field: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Larger than an adapter may be.
+    #[error("adapter: {what} is {found}, the limit is {limit}")]
+    Limit {
+        /// What is too large.
+        what: &'static str,
+        /// Its size.
+        found: u64,
+        /// The largest allowed.
+        limit: u64,
+    },
+    /// A rank that is zero or negative.
+    #[error("adapter configuration: {field} is {found}, a rank is at least 1")]
+    RankZero {
+        /// The field, with the pattern's key where it comes from one.
+        field: String,
+        /// The value.
+        found: i64,
+    },
+    /// `alpha / rank` is not a finite f32.
+    #[error("{module}: the scale of alpha {alpha} and rank {rank} is not a finite number")]
+    Scale {
+        /// The module.
+        module: String,
+        /// Its alpha.
+        alpha: f64,
+        /// Its rank.
+        rank: u32,
+    },
+    /// No module of the base is adapted.
+    #[error("no module of the base is adapted: {reason}")]
+    NoTarget {
+        /// Why.
+        reason: String,
+    },
+    /// A tensor for a module that the configuration does not target.
+    #[error("{tensor}: the configuration does not target this module")]
+    Untargeted {
+        /// The tensor, as the file names it.
+        tensor: String,
+    },
+    /// A targeted module has no factors, and PEFT would fill them at random.
+    #[error(
+        "{module} is targeted but has no factors, and init_lora_weights {init} does not leave it at zero"
+    )]
+    MissingModule {
+        /// The module.
+        module: String,
+        /// The value of init_lora_weights.
+        init: String,
+    },
+    /// A tensor of a layer that the base does not have.
+    #[error("{tensor}: layer {layer} of a base of {n_layers} layers")]
+    UnknownLayer {
+        /// The tensor.
+        tensor: String,
+        /// The layer it names.
+        layer: String,
+        /// Layers of the base.
+        n_layers: u32,
+    },
+    /// A tensor of a module that the base does not have.
+    #[error("{tensor}: the base has no module {module}")]
+    UnknownTensor {
+        /// The tensor.
+        tensor: String,
+        /// The module it names.
+        module: String,
+    },
+    /// A tensor that nothing would read.
+    #[error("{tensor}: not a factor of a LoRA adapter; it would be ignored")]
+    UnusedTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// An adapter on the embedding table or on the head.
+    #[error("{tensor}: adapters on the embedding table or on the head are not supported")]
+    Embedding {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The file carries a copy of a base weight.
+    #[error("{tensor}: a copy of a base weight, which an adapter must not carry")]
+    BaseCopy {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A without B.
+    #[error("{module} has lora_A but no lora_B")]
+    MissingB {
+        /// The module.
+        module: String,
+    },
+    /// B without A.
+    #[error("{module} has lora_B but no lora_A")]
+    MissingA {
+        /// The module.
+        module: String,
+    },
+    /// The factors' rank is not the configuration's.
+    #[error("{tensor}: rank {found} by its shape, {expected} by the configuration")]
+    Rank {
+        /// The tensor.
+        tensor: String,
+        /// Rank by the shape.
+        found: u64,
+        /// Rank by the configuration, or by the other factor.
+        expected: u64,
+    },
+    /// A shape that does not fit the base.
+    #[error("{tensor}: shape {found:?}, expected {expected:?}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its shape, outermost dimension first.
+        found: Vec<u64>,
+        /// The shape it must have.
+        expected: Vec<u64>,
+    },
+    /// A factor that is no matrix.
+    #[error("{tensor}: shape {found:?}, expected two dimensions, neither of them zero")]
+    NotMatrix {
+        /// The tensor.
+        tensor: String,
+        /// Its shape, outermost dimension first.
+        found: Vec<u64>,
+    },
+    /// A NaN or an infinity.
+    #[error("{tensor}: element {index} is {value}")]
+    NonFinite {
+        /// The tensor.
+        tensor: String,
+        /// Index of the element in the tensor's own order.
+        index: u64,
+        /// The element.
+        value: f32,
+    },
+    /// Elements that are neither F32, F16 nor BF16.
+    #[error("{tensor}: elements of type {dtype}, expected F32, F16 or BF16")]
+    Dtype {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// A factor that f16 cannot hold.
+    #[error("{tensor}: element {index} is {value}, beyond f16")]
+    F16Range {
+        /// The tensor.
+        tensor: String,
+        /// Index of the element.
+        index: u64,
+        /// The element.
+        value: f32,
+    },
+    /// Two modules of one adapter name the same tensor.
+    #[error("two modules of the adapter target {tensor}")]
+    DuplicateTarget {
+        /// The tensor.
+        tensor: String,
+    },
+    /// An `.slm` file's adapter section is not one.
+    #[error("adapter section: {reason}")]
+    Section {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A stored adapter's content is not what its file claims.
+    #[error("the file claims adapter {claimed}, its content is {found}")]
+    Identity {
+        /// The id in the file.
+        claimed: AdapterId,
+        /// The id of the content.
+        found: AdapterId,
+    },
+    /// Adapters of a stack are bound to another base.
+    #[error("adapter {adapter} is bound to base {found}, the stack is for {expected}")]
+    BaseMismatch {
+        /// The adapter.
+        adapter: AdapterId,
+        /// The base it is bound to.
+        found: BaseId,
+        /// The base of the stack.
+        expected: BaseId,
+    },
+    /// One adapter stands twice in a stack.
+    #[error("adapter {adapter} stands twice in the stack")]
+    DuplicateAdapter {
+        /// The adapter.
+        adapter: AdapterId,
+    },
+    /// A weight that is not a finite number, or makes a scale that is not.
+    #[error("adapter {adapter}: weight {weight} gives the scale {scale}, not a finite number")]
+    Weight {
+        /// The adapter.
+        adapter: AdapterId,
+        /// The weight.
+        weight: f32,
+        /// The first scale it makes that is not finite.
+        scale: f32,
+    },
+    /// An encoding that a factor cannot have.
+    #[error("a factor of {rows} rows of {cols} {encoding} elements cannot be {bytes} bytes")]
+    Factor {
+        /// The encoding.
+        encoding: Encoding,
+        /// Rows.
+        rows: u64,
+        /// Columns.
+        cols: u64,
+        /// Bytes given.
+        bytes: u64,
+    },
+    /// The weights are not a safetensors file.
+    #[error(transparent)]
+    SafeTensors(#[from] slm_format::safetensors::SafeTensorsError),
+    /// A section of an `.slm` file is damaged.
+    #[error(transparent)]
+    Container(#[from] slm_format::container::ContainerError),
+}
+
+/// A feature of PEFT's LoRA that slm refuses when it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// `bias` other than `none`.
+    Bias,
+    /// `modules_to_save`.
+    ModulesToSave,
+    /// `use_dora`, or a magnitude vector.
+    Dora,
+    /// `lora_bias`, or a bias of a factor.
+    LoraBias,
+    /// `fan_in_fan_out`.
+    FanInFanOut,
+    /// An initialisation that changes the base.
+    Init,
+    /// `kasa_config`.
+    Kasa,
+    /// `layer_replication`.
+    LayerReplication,
+    /// `trainable_token_indices`.
+    TrainableTokens,
+    /// `target_parameters`.
+    TargetParameters,
+    /// `use_qalora`.
+    Qalora,
+    /// `use_bdlora`.
+    Bdlora,
+    /// `arrow_config`.
+    Arrow,
+    /// `monteclora_config`.
+    Monteclora,
+    /// `megatron_config`.
+    Megatron,
+    /// `alora_invocation_tokens`.
+    Alora,
+    /// `ensure_weight_tying`.
+    WeightTying,
+}
+
+impl Feature {
+    /// The stable code of its refusal.
+    pub fn code(self) -> &'static str {
+        match self {
+            Feature::Bias => "adapter-bias",
+            Feature::ModulesToSave => "adapter-modules-to-save",
+            Feature::Dora => "adapter-dora-unsupported",
+            Feature::LoraBias => "adapter-lora-bias-unsupported",
+            Feature::FanInFanOut => "adapter-fan-in-fan-out",
+            Feature::Init => "adapter-init",
+            Feature::Kasa => "adapter-kasa",
+            Feature::LayerReplication => "adapter-layer-replication",
+            Feature::TrainableTokens => "adapter-trainable-tokens",
+            Feature::TargetParameters => "adapter-target-parameters",
+            Feature::Qalora => "adapter-qalora",
+            Feature::Bdlora => "adapter-bdlora",
+            Feature::Arrow => "adapter-arrow",
+            Feature::Monteclora => "adapter-monteclora",
+            Feature::Megatron => "adapter-megatron",
+            Feature::Alora => "adapter-alora",
+            Feature::WeightTying => "adapter-weight-tying",
+        }
+    }
+
+    /// Why it is refused.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Feature::Bias => "it replaces biases of the base, also while the adapter is off",
+            Feature::ModulesToSave => "it replaces whole weights of the base",
+            Feature::Dora => "weight-decomposed adapters are not supported",
+            Feature::LoraBias => "biases of adapters are not supported",
+            Feature::FanInFanOut => "bases that store weights transposed are not supported",
+            Feature::Init => {
+                "the base was changed before training, so the factors are not a delta on it"
+            }
+            Feature::Kasa => "it truncates the base",
+            Feature::LayerReplication => "it changes the list of layers",
+            Feature::TrainableTokens => "it replaces rows of the embedding table",
+            Feature::TargetParameters => "it adapts parameters that are no modules",
+            Feature::Qalora => "it pools the input",
+            Feature::Bdlora => "its factors are block-diagonal",
+            Feature::Arrow => "it routes between adapters by the input",
+            Feature::Monteclora => "it draws random factors",
+            Feature::Megatron => "it is laid out for Megatron's parallel layers",
+            Feature::Alora => "adapters that start at an invocation are not supported",
+            Feature::WeightTying => "adapters on tied weights are not supported",
+        }
+    }
+}
+
+impl Coded for OverlayError {
+    fn code(&self) -> &'static str {
+        match self {
+            OverlayError::ConfigJson { .. } => "adapter-config-json",
+            OverlayError::DuplicateKey { .. } => "adapter-config-duplicate-key",
+            OverlayError::Field { .. } => "adapter-field",
+            OverlayError::UnknownField { .. } => "adapter-unknown-field",
+            OverlayError::Unsupported { feature, .. } => feature.code(),
+            OverlayError::Kind { .. } => "adapter-kind-unsupported",
+            OverlayError::Pattern { .. } => "adapter-pattern",
+            OverlayError::Limit { .. } => "adapter-limit",
+            OverlayError::RankZero { .. } => "adapter-rank-zero",
+            OverlayError::Scale { .. } => "adapter-scale",
+            OverlayError::NoTarget { .. } => "adapter-no-target",
+            OverlayError::Untargeted { .. } => "adapter-untargeted-tensor",
+            OverlayError::MissingModule { .. } => "adapter-missing-module",
+            OverlayError::UnknownLayer { .. } => "adapter-unknown-layer",
+            OverlayError::UnknownTensor { .. } => "adapter-unknown-tensor",
+            OverlayError::UnusedTensor { .. } => "adapter-unused-tensor",
+            OverlayError::Embedding { .. } => "embedding-adapter-unsupported",
+            OverlayError::BaseCopy { .. } => "adapter-base-copy",
+            OverlayError::MissingB { .. } => "adapter-missing-b",
+            OverlayError::MissingA { .. } => "adapter-missing-a",
+            OverlayError::Rank { .. } => "adapter-rank",
+            OverlayError::Shape { .. } | OverlayError::NotMatrix { .. } => "adapter-shape",
+            OverlayError::NonFinite { .. } => "adapter-non-finite",
+            OverlayError::Dtype { .. } => "adapter-dtype",
+            OverlayError::F16Range { .. } => "adapter-f16-range",
+            OverlayError::DuplicateTarget { .. } => "adapter-duplicate-target",
+            OverlayError::Section { .. } => "adapter-section",
+            OverlayError::Identity { .. } => "adapter-identity",
+            OverlayError::BaseMismatch { .. } => "base-mismatch",
+            OverlayError::DuplicateAdapter { .. } => "duplicate-adapter",
+            OverlayError::Weight { .. } => "adapter-weight",
+            OverlayError::Factor { .. } => "adapter-factor",
+            OverlayError::SafeTensors(error) => error.code(),
+            OverlayError::Container(error) => error.code(),
+        }
+    }
+
+    fn class(&self) -> ErrorClass {
+        match self {
+            OverlayError::SafeTensors(error) => error.class(),
+            OverlayError::Container(error) => error.class(),
+            _ => ErrorClass::Refused,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            OverlayError::Unsupported { feature: Feature::Init, .. } => {
+                Some("save the adapter with PEFT's path_initial_model_for_weight_conversion to get a plain LoRA".into())
+            }
+            OverlayError::UnknownField { .. } => {
+                Some("a field of a newer PEFT may change the arithmetic; set it to null if it does not".into())
+            }
+            OverlayError::F16Range { .. } => Some("import the adapter with its factors as they are".into()),
+            OverlayError::SafeTensors(error) => error.hint(),
+            _ => None,
+        }
+    }
+}

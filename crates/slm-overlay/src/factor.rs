@@ -1,0 +1,188 @@
+//! One factor of a low-rank product.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use slm_format::{ContentHash, Encoding};
+
+use crate::OverlayError;
+
+/// A matrix of plain floats, row-major, little-endian, all finite. Cloning shares the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Factor {
+    encoding: Encoding,
+    rows: u32,
+    cols: u32,
+    data: Arc<[u8]>,
+}
+
+impl Factor {
+    /// The `rows` by `cols` matrix in `data`. `name` is what errors call it.
+    ///
+    /// # Errors
+    /// [`OverlayError::Dtype`] when `encoding` is not F32, F16 or BF16, [`OverlayError::Factor`] when the bytes are not as many as the shape
+    /// needs or a dimension is zero or above `u32`, [`OverlayError::NonFinite`] for a NaN or an infinity.
+    pub fn new(
+        name: &str,
+        encoding: Encoding,
+        rows: u64,
+        cols: u64,
+        data: Cow<'_, [u8]>,
+    ) -> Result<Factor, OverlayError> {
+        if !matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::BF16) {
+            return Err(OverlayError::Dtype { tensor: name.into(), dtype: encoding.name().into() });
+        }
+        let wrong = OverlayError::Factor { encoding, rows, cols, bytes: data.len() as u64 };
+        let bytes = encoding.tensor_bytes(&[cols, rows]);
+        let (Ok(rows), Ok(cols)) = (u32::try_from(rows), u32::try_from(cols)) else {
+            return Err(wrong);
+        };
+        if rows == 0 || cols == 0 || bytes != Some(data.len() as u64) {
+            return Err(wrong);
+        }
+        let factor = Factor { encoding, rows, cols, data: data.into() };
+        let bad = factor.values().enumerate().find(|(_, value)| !value.is_finite());
+        match bad {
+            None => Ok(factor),
+            Some((index, value)) => {
+                Err(OverlayError::NonFinite { tensor: name.into(), index: index as u64, value })
+            }
+        }
+    }
+
+    /// How the elements are stored: F32, F16 or BF16.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> u32 {
+        self.cols
+    }
+
+    /// The elements' bytes.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// BLAKE3 of the bytes.
+    pub fn content(&self) -> ContentHash {
+        ContentHash::of(&self.data)
+    }
+
+    /// The elements, row by row, widened exactly.
+    pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
+        let encoding = self.encoding;
+        self.data.chunks_exact(encoding.block_bytes()).map(move |bytes| match (encoding, bytes) {
+            (Encoding::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            (Encoding::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            (Encoding::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            _ => unreachable!("BUG: a factor of another encoding"),
+        })
+    }
+
+    /// The same rows in another order: row `i` of the result is row `source(i)` of this.
+    pub(crate) fn with_rows(&self, source: impl Fn(usize) -> usize) -> Factor {
+        let row_bytes = self.cols as usize * self.encoding.block_bytes();
+        let mut data = Vec::with_capacity(self.data.len());
+        for row in 0..self.rows as usize {
+            data.extend_from_slice(&self.data[source(row) * row_bytes..][..row_bytes]);
+        }
+        Factor { data: data.into(), ..*self }
+    }
+
+    /// The bytes of the transposed matrix, same encoding.
+    pub(crate) fn transposed(&self) -> Vec<u8> {
+        let (rows, cols, width) =
+            (self.rows as usize, self.cols as usize, self.encoding.block_bytes());
+        let mut data = vec![0; self.data.len()];
+        for (index, element) in self.data.chunks_exact(width).enumerate() {
+            let (row, col) = (index / cols, index % cols);
+            data[(col * rows + row) * width..][..width].copy_from_slice(element);
+        }
+        data
+    }
+
+    /// The elements rounded to f16, to nearest even. `name` is what errors call the factor.
+    pub(crate) fn to_f16(&self, name: &str) -> Result<Factor, OverlayError> {
+        if self.encoding == Encoding::F16 {
+            return Ok(self.clone());
+        }
+        let mut data = Vec::with_capacity(self.data.len() / self.encoding.block_bytes() * 2);
+        for (index, value) in self.values().enumerate() {
+            let rounded = f16::from_f32(value);
+            if !rounded.is_finite() {
+                return Err(OverlayError::F16Range {
+                    tensor: name.into(),
+                    index: index as u64,
+                    value,
+                });
+            }
+            data.extend_from_slice(&rounded.to_le_bytes());
+        }
+        Ok(Factor { encoding: Encoding::F16, data: data.into(), ..*self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slm_format::Coded;
+
+    use super::*;
+
+    fn f32_bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn shapes_and_values_are_checked() {
+        let good = f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let new = |encoding, rows, cols, data: &[u8]| {
+            Factor::new("x", encoding, rows, cols, Cow::Borrowed(data))
+        };
+        assert!(new(Encoding::F32, 2, 3, &good).is_ok());
+        assert_eq!(new(Encoding::F32, 2, 2, &good).unwrap_err().code(), "adapter-factor");
+        assert_eq!(new(Encoding::F32, 0, 3, &[]).unwrap_err().code(), "adapter-factor");
+        assert_eq!(
+            new(Encoding::F32, 1 << 40, 1 << 40, &good).unwrap_err().code(),
+            "adapter-factor"
+        );
+        assert_eq!(new(Encoding::Q8_0, 2, 3, &good).unwrap_err().code(), "adapter-dtype");
+        let mut bad = good.clone();
+        bad[16..20].copy_from_slice(&f32::INFINITY.to_le_bytes());
+        let error = new(Encoding::F32, 2, 3, &bad).unwrap_err();
+        assert_eq!(
+            (error.code(), error.to_string().as_str()),
+            ("adapter-non-finite", "x: element 4 is inf")
+        );
+    }
+
+    #[test]
+    fn a_transposed_matrix_has_rows_for_columns() {
+        let data = f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let factor = Factor::new("x", Encoding::F32, 2, 3, data.into()).unwrap();
+        assert_eq!(factor.transposed(), f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
+        assert_eq!(
+            factor.with_rows(|row| 1 - row).data(),
+            f32_bytes(&[4.0, 5.0, 6.0, 1.0, 2.0, 3.0])
+        );
+    }
+
+    #[test]
+    fn rounding_to_f16_refuses_what_it_cannot_hold() {
+        let factor = |value: f32| {
+            Factor::new("x", Encoding::F32, 1, 2, f32_bytes(&[1.0, value]).into()).unwrap()
+        };
+        assert_eq!(
+            factor(65504.0).to_f16("x").unwrap().values().collect::<Vec<_>>(),
+            [1.0, 65504.0]
+        );
+        assert_eq!(factor(65520.0).to_f16("x").unwrap_err().code(), "adapter-f16-range");
+    }
+}

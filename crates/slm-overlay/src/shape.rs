@@ -1,0 +1,84 @@
+//! What an adapter needs to know of a base: names, shapes and the order of q and k rows.
+
+use std::collections::BTreeMap;
+
+use slm_manifest::config::Architecture;
+
+/// Names and shapes of a base, without its weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseShape {
+    /// Model family.
+    pub architecture: Architecture,
+    /// Query heads.
+    pub n_heads: u32,
+    /// Key and value heads.
+    pub n_kv_heads: u32,
+    /// Width of one head.
+    pub head_dim: u32,
+    /// Transformer blocks.
+    pub n_layers: u32,
+    /// The head is the embedding table.
+    pub tied_embeddings: bool,
+    /// Canonical (GGUF) name of every tensor, for example `blk.0.attn_q.weight`, with its rows (outputs) and columns (inputs).
+    pub tensors: BTreeMap<String, (u64, u64)>,
+}
+
+/// A linear module of a transformer block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Linear {
+    /// Its path within the layer, as the checkpoint's framework names it.
+    pub(crate) path: &'static str,
+    /// The middle of its canonical name.
+    pub(crate) canonical: &'static str,
+    rows: Rows,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    Plain,
+    QueryHeads,
+    KeyHeads,
+}
+
+/// The linear modules of a block, in the order of the forward pass.
+pub(crate) const LINEARS: [Linear; 7] = [
+    Linear { path: "self_attn.q_proj", canonical: "attn_q", rows: Rows::QueryHeads },
+    Linear { path: "self_attn.k_proj", canonical: "attn_k", rows: Rows::KeyHeads },
+    Linear { path: "self_attn.v_proj", canonical: "attn_v", rows: Rows::Plain },
+    Linear { path: "self_attn.o_proj", canonical: "attn_output", rows: Rows::Plain },
+    Linear { path: "mlp.gate_proj", canonical: "ffn_gate", rows: Rows::Plain },
+    Linear { path: "mlp.up_proj", canonical: "ffn_up", rows: Rows::Plain },
+    Linear { path: "mlp.down_proj", canonical: "ffn_down", rows: Rows::Plain },
+];
+
+impl BaseShape {
+    /// Rows and columns of a tensor.
+    pub fn tensor(&self, name: &str) -> Option<(u64, u64)> {
+        self.tensors.get(name).copied()
+    }
+
+    /// Heads whose rows the base stores in another order than the framework: query or key heads of an architecture with interleaved RoPE.
+    fn permuted_heads(&self, linear: &Linear) -> Option<u32> {
+        match linear.rows {
+            _ if !self.architecture.rope_interleaved() => None,
+            Rows::Plain => None,
+            Rows::QueryHeads => Some(self.n_heads),
+            Rows::KeyHeads => Some(self.n_kv_heads),
+        }
+    }
+
+    /// For a module whose rows are permuted: the rows it must have.
+    pub(crate) fn permuted_rows(&self, linear: &Linear) -> Option<u64> {
+        self.permuted_heads(linear).map(|heads| u64::from(heads) * u64::from(self.head_dim))
+    }
+
+    /// The framework's row that stands at row `row` of the base. Within a head of width d, the framework's row `i * d/2 + j` stands at `2j + i`.
+    pub(crate) fn framework_row(&self, linear: &Linear, row: usize) -> usize {
+        if self.permuted_heads(linear).is_none() {
+            return row;
+        }
+        let d = self.head_dim as usize;
+        let (head, within) = (row / d, row % d);
+        head * d + within % 2 * (d / 2) + within / 2
+    }
+}
