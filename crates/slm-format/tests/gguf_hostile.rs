@@ -16,7 +16,7 @@ const CASES: [(&str, Option<&str>); 26] = [
     ("key_len_u64max.gguf", Some("gguf-key-length")),
     ("dims_product_wrap.gguf", Some("gguf-dims-overflow")),
     ("dim_umax.gguf", Some("gguf-dims-overflow")),
-    ("padded_sum_wrap.gguf", Some("gguf-dims-overflow")),
+    ("padded_sum_wrap.gguf", Some("gguf-tensor-out-of-bounds")),
     ("align_zero.gguf", Some("gguf-alignment")),
     ("align_i32.gguf", Some("gguf-alignment")),
     ("empty_key.gguf", Some("gguf-key-empty")),

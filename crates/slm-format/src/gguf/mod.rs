@@ -93,7 +93,7 @@ impl<'a> Gguf<'a> {
         let mut raw = Vec::new();
         let mut index = BTreeMap::new();
         for number in 0..tensor_count {
-            let info = RawTensor::read(&mut reader, number, alignment, limits)?;
+            let info = RawTensor::read(&mut reader, number, alignment, bytes.len() as u64, limits)?;
             if index.insert(info.name, raw.len()).is_some() {
                 return Err(GgufError::DuplicateTensor { tensor: info.name.to_owned() });
             }
@@ -201,6 +201,7 @@ impl<'a> RawTensor<'a> {
         reader: &mut Reader<'a>,
         index: u64,
         alignment: u64,
+        file_length: u64,
         limits: &Limits,
     ) -> Result<RawTensor<'a>, GgufError> {
         let name = read_name(reader, index)?;
@@ -217,10 +218,20 @@ impl<'a> RawTensor<'a> {
         if shape.contains(&0) {
             return Err(GgufError::DimsZero { tensor: tensor(), shape });
         }
-        // ggml counts elements in an i64. Checked before the type, so that an unknown type cannot hide it.
+        // ggml counts elements in an i64, and none of its types takes less than a bit for one. Checked before the type, so that an
+        // unknown type cannot hide an impossible size.
         let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
-        if elements.is_none_or(|elements| i64::try_from(elements).is_err()) {
+        let Some(elements) = elements.filter(|&elements| i64::try_from(elements).is_ok()) else {
             return Err(GgufError::DimsOverflow { tensor: tensor(), shape });
+        };
+        if elements / 8 > file_length {
+            let (len, available) = (elements / 8, file_length);
+            return Err(GgufError::TensorOutOfBounds {
+                tensor: tensor(),
+                offset: 0,
+                len,
+                available,
+            });
         }
         let number = reader.u32("tensor type").map_err(GgufError::Truncated)?;
         let encoding = Encoding::from_ggml_type(number)

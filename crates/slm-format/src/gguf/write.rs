@@ -96,7 +96,7 @@ impl Coded for GgufWriteError {
 
 impl<'a> RawMetadata<'a> {
     /// Version (u32), number of entries (u64), entries; little-endian.
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(12 + self.bytes.len());
         bytes.extend(self.version.to_le_bytes());
         bytes.extend(self.kv_count.to_le_bytes());

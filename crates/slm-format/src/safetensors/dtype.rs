@@ -4,7 +4,12 @@ use crate::encoding::Encoding;
 
 /// How the elements of a safetensors tensor are stored: the format's types of whole bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(non_camel_case_types, missing_docs, reason = "the format's own names")]
+#[allow(
+    non_camel_case_types,
+    missing_docs,
+    clippy::upper_case_acronyms,
+    reason = "the format's own names"
+)]
 #[non_exhaustive]
 pub enum Dtype {
     BOOL,
