@@ -50,7 +50,9 @@ fn typed_access_names_key_and_types() {
             found: "an array of f32".into()
         }
     );
-    assert_eq!(found.f32("small").unwrap_err().code(), "gguf-metadata-type");
+    let error = found.f32("small").unwrap_err();
+    assert_eq!(error.code(), "gguf-metadata-type");
+    assert_eq!(error.to_string(), "metadata small is a u8, expected an f32");
 }
 
 /// A file whose bytes are known by offset: one entry `k`, two F32 tensors `a` and `b` of 8 elements.

@@ -84,6 +84,21 @@ fn every_shorter_and_longer_file_is_refused() {
     assert_eq!(refusal(&[&bytes[..], &[0]].concat()).unwrap().code(), "safetensors-trailing");
 }
 
+/// No changed byte makes the reader panic, and whatever it then accepts the format's own library accepts too.
+#[test]
+fn no_changed_byte_is_a_panic() {
+    let bytes = sample();
+    for at in 0..bytes.len() {
+        for flip in 1..=255 {
+            let mut bent = bytes.clone();
+            bent[at] ^= flip;
+            if refusal(&bent).is_none() {
+                assert!(safetensors::SafeTensors::deserialize(&bent).is_ok(), "{at} ^ {flip:#x}");
+            }
+        }
+    }
+}
+
 #[test]
 fn limits_are_the_callers() {
     let bytes = sample();

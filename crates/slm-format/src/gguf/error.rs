@@ -248,7 +248,7 @@ pub enum GgufError {
         found: String,
     },
     /// A metadata number does not fit the type that was asked for.
-    #[error("metadata {key} is {found}, which is no {expected}")]
+    #[error("metadata {key} is {found}, which does not fit {expected}")]
     OutOfRange {
         /// The key.
         key: String,

@@ -50,22 +50,22 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// `gguf-metadata-type` or `gguf-metadata-range`, as for all accessors, naming the key.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, GgufError> {
-        self.integer(key, "u32")
+        self.integer(key, "a u32")
     }
 
     /// A u64; any integer type that fits will do. Errors as [`Metadata::u32`].
     pub fn u64(&self, key: &str) -> Result<Option<u64>, GgufError> {
-        self.integer(key, "u64")
+        self.integer(key, "a u64")
     }
 
     /// An i32; any integer type that fits will do. Errors as [`Metadata::u32`].
     pub fn i32(&self, key: &str) -> Result<Option<i32>, GgufError> {
-        self.integer(key, "i32")
+        self.integer(key, "an i32")
     }
 
     /// An f32, any bit pattern. Errors as [`Metadata::u32`].
     pub fn f32(&self, key: &str) -> Result<Option<f32>, GgufError> {
-        self.typed(key, "a f32", |value| match value {
+        self.typed(key, "an f32", |value| match value {
             Value::F32(v) => Some(*v),
             _ => None,
         })
@@ -120,7 +120,7 @@ impl<'a> Metadata<'a> {
         let fit = |found: i128| {
             i32::try_from(found).map_err(|_| GgufError::OutOfRange {
                 key: key.to_owned(),
-                expected: "i32",
+                expected: "an i32",
                 found,
             })
         };

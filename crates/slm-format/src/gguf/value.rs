@@ -130,7 +130,11 @@ impl<'a> Value<'a> {
     pub fn describe(&self) -> String {
         match self {
             Value::Array(array) => format!("an array of {}", array.element().name()),
-            other => format!("a {}", other.value_type().name()),
+            other => {
+                let name = other.value_type().name();
+                let article = if name.starts_with(['i', 'f']) { "an" } else { "a" };
+                format!("{article} {name}")
+            }
         }
     }
 
