@@ -46,7 +46,7 @@ mod store;
 
 pub use error::StoreError;
 #[cfg(feature = "fs")]
-pub use fs::{FsBlob, FsFile, FsStorage};
+pub use fs::{FsBlob, FsFile, FsStorage, map_file};
 pub use mem::{MemFile, MemLock, MemStorage};
 pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};

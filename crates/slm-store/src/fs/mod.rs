@@ -29,6 +29,16 @@ pub struct FsBlob(Option<Mmap>);
 #[derive(Debug)]
 pub struct FsFile(File);
 
+/// Maps a file that is in no store, such as a model given by path; symbolic links are followed.
+///
+/// The file must not be written to or cut while it is mapped: reads may then see other bytes, or the system may end the process.
+///
+/// # Errors
+/// What the system says.
+pub fn map_file(path: &Path) -> io::Result<FsBlob> {
+    map_whole(&File::open(path)?)
+}
+
 impl FsStorage {
     /// The storage in the folder `root`, whether it exists or not.
     pub fn open(root: impl Into<PathBuf>) -> FsStorage {
@@ -99,15 +109,7 @@ impl Storage for FsStorage {
 
     fn open(&self, path: &str) -> Result<Option<FsBlob>, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(None) };
-        let map = |file: &File| -> io::Result<FsBlob> {
-            // Not every system maps an empty file.
-            if file.metadata()?.len() == 0 {
-                Ok(FsBlob(None))
-            } else {
-                Ok(FsBlob(Some(mmap::map(file)?)))
-            }
-        };
-        map(&file).map(Some).map_err(|error| StoreError::io(path, &error))
+        map_whole(&file).map(Some).map_err(|error| StoreError::io(path, &error))
     }
 
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
@@ -183,6 +185,11 @@ impl Storage for FsStorage {
             Err(TryLockError::Error(error)) => Err(StoreError::io(layout::LOCK, &error)),
         }
     }
+}
+
+fn map_whole(file: &File) -> io::Result<FsBlob> {
+    // Not every system maps an empty file.
+    if file.metadata()?.len() == 0 { Ok(FsBlob(None)) } else { Ok(FsBlob(Some(mmap::map(file)?))) }
 }
 
 impl AsRef<[u8]> for FsBlob {

@@ -1,0 +1,149 @@
+//! A power cut at every operation, and a full disk.
+
+mod common;
+
+use std::io;
+
+use common::{CrashStorage, Survival, generation};
+use slm_format::{Coded as _, Digest, ErrorClass};
+use slm_manifest::Name;
+use slm_store::{MemStorage, NameKind, NameRecord, Storage, Store, StoreError};
+
+/// What a run was told had been done.
+#[derive(Default)]
+struct Acknowledged {
+    blobs: Vec<Digest>,
+    names: Vec<(Name, NameRecord)>,
+    committed: u64,
+}
+
+/// Three times: a blob, a name for it (the third replaces the second), a commit.
+fn run<S: Storage>(store: &Store<S>, done: &mut Acknowledged) -> Result<(), StoreError> {
+    let lock = store.lock()?;
+    let mut parent = None;
+    for (number, text) in [(1u64, "a"), (2, "b"), (3, "b")] {
+        let blob = store.put_bytes(&lock, &vec![number as u8; 100_000])?;
+        done.blobs.push(blob);
+        let record = NameRecord { id: Digest::of_domain("test", text.as_bytes()), blob };
+        let name: Name = text.parse().expect("a name");
+        store.set_name(&lock, NameKind::Adapter, &name, &record, true)?;
+        done.names.retain(|(earlier, _)| *earlier != name);
+        done.names.push((name, record));
+        let manifest = store.put_bytes(&lock, format!("manifest {number}").as_bytes())?;
+        let generation = slm_store::Generation {
+            number,
+            composition: slm_manifest::CompositionId::of_canonical(&[number as u8]),
+            manifest,
+            parent,
+            time: "2026-07-21T00:00:00Z".to_owned(),
+        };
+        parent = Some(store.commit(&lock, generation)?);
+        done.committed = number;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_power_cut_anywhere_gives_the_old_state_or_the_new() {
+    let whole = CrashStorage::default();
+    run(&Store::open(whole.clone()).unwrap(), &mut Acknowledged::default()).unwrap();
+    let operations = whole.operations();
+    assert!(operations > 60, "the run has only {operations} operations");
+    let mut seen = [[false; 4]; 2];
+    for at in 0..operations {
+        let storage = CrashStorage::crashing_at(at);
+        let mut done = Acknowledged::default();
+        assert!(run(&Store::open(storage.clone()).unwrap(), &mut done).is_err());
+        for survival in Survival::all() {
+            let context = format!("power cut at operation {at}, {survival:?}");
+            let image = storage.image(survival);
+            let active = check_image(&image, &done, &context);
+            seen[usize::from(active > done.committed)][active as usize] = true;
+            // And the store works on.
+            run(&Store::open(image.clone()).unwrap(), &mut Acknowledged::default())
+                .expect(&context);
+            let store = Store::open(image).unwrap();
+            assert_eq!(store.slot_fault().unwrap(), None, "{context}");
+            assert_eq!(store.history(9).unwrap().len(), 3, "{context}");
+        }
+    }
+    // The runs reach every state, as the acknowledged one and (but for none) as one more than that.
+    assert_eq!(seen, [[true, true, true, false], [false, true, true, true]]);
+}
+
+/// The number of the active generation, after checking that everything acknowledged is there and nothing is half there.
+fn check_image(image: &MemStorage, done: &Acknowledged, context: &str) -> u64 {
+    let store = Store::open(image.clone()).expect(context);
+    for &blob in &done.blobs {
+        store.verify_blob(blob).expect(context);
+    }
+    for digest in store.blobs().expect(context) {
+        store.verify_blob(digest).expect(context);
+    }
+    for (name, record) in store.names(NameKind::Adapter).expect(context) {
+        store
+            .verify_blob(record.expect(context).blob)
+            .unwrap_or_else(|error| panic!("{context}: {name}: {error}"));
+    }
+    for (name, record) in &done.names {
+        let found = store.name(NameKind::Adapter, name).expect(context).expect(context);
+        // The name that was replaced when the power went may already be the new one.
+        assert!(found == *record || name.as_str() == "b", "{context}");
+    }
+    let number = store.active().expect(context).map_or(0, |active| active.record.number);
+    assert!(
+        number == done.committed || number == done.committed + 1,
+        "{context}: {number} is active"
+    );
+    assert_eq!(store.history(9).expect(context).len() as u64, number, "{context}");
+    number
+}
+
+#[test]
+fn a_full_disk_changes_nothing_and_leaves_nothing() {
+    let storage = CrashStorage::default();
+    let store = Store::open(storage.clone()).unwrap();
+    let lock = store.lock().unwrap();
+    let first = store.commit(&lock, generation(&store, &lock, 1, None)).unwrap();
+    let next = generation(&store, &lock, 2, Some(first));
+    let record = NameRecord { id: first, blob: first };
+    let name: Name = "a".parse().unwrap();
+    let before = storage.paths();
+
+    storage.set_full(true);
+    let results = [
+        store.put_bytes(&lock, b"small").map(|_| ()),
+        store.put_bytes(&lock, &[1; 200_000]).map(|_| ()),
+        store.set_name(&lock, NameKind::Base, &name, &record, false).map(|_| ()),
+        store.commit(&lock, next.clone()).map(|_| ()),
+    ];
+    for result in results {
+        let error = result.unwrap_err();
+        assert_eq!((error.code(), error.class()), ("io", ErrorClass::Io));
+        let StoreError::Io { path, kind, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*kind, io::ErrorKind::StorageFull);
+        assert!(path.starts_with("tmp/"), "{path}");
+        assert!(error.hint().is_some());
+    }
+    assert_eq!(storage.paths(), before);
+    assert_eq!(store.active().unwrap().unwrap().generation, first);
+
+    storage.set_full(false);
+    store.put_bytes(&lock, b"small").unwrap();
+    assert!(store.set_name(&lock, NameKind::Base, &name, &record, false).unwrap());
+    let second = store.commit(&lock, next).unwrap();
+    assert_eq!(store.active().unwrap().unwrap().generation, second);
+}
+
+#[test]
+fn a_commit_that_fails_leaves_the_store_usable() {
+    let whole = CrashStorage::default();
+    let store = Store::open(whole.clone()).unwrap();
+    let lock = store.lock().unwrap();
+    let first = store.commit(&lock, generation(&store, &lock, 1, None)).unwrap();
+    let next = generation(&store, &lock, 2, Some(first));
+    whole.crash_after(1);
+    let error = store.commit(&lock, next).unwrap_err();
+    assert_eq!(error.code(), "io");
+    assert_eq!(store.active().unwrap().unwrap().generation, first);
+}
