@@ -162,12 +162,12 @@ pub fn write(
     write_raw(out, &raw, tensors)
 }
 
-/// Writes a GGUF file with metadata taken verbatim, and gives its length; otherwise as [`write`].
+/// Writes a GGUF file with metadata taken verbatim, and gives its length; otherwise as [`write()`].
 ///
 /// Where a file had the layout that ggml's writer gives, reading it and writing it so gives the same bytes.
 ///
 /// # Errors
-/// As [`write`]; the metadata are parsed first, within bounds that only their own length sets.
+/// As [`write()`]; the metadata are parsed first, within bounds that only their own length sets.
 pub fn write_raw(
     out: &mut dyn Write,
     metadata: &RawMetadata<'_>,
