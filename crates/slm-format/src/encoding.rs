@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the elements of a tensor are stored.
 ///
-/// Sizes and type numbers are ggml's, but for [`Encoding::Nf4`], which is ours: 64 elements as one little-endian f32 (the block's
+/// Sizes and type numbers are ggml's, but for [`Encoding::NF4`], which is ours: 64 elements as one little-endian f32 (the block's
 /// absolute maximum, double quantization already undone) and 32 bytes of codes, high nibble first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(non_camel_case_types, reason = "the field's own names")]
