@@ -228,7 +228,7 @@ pub(crate) fn k4_scale_min(packed: &[u8], b: usize) -> ScaleMin {
 
 /// The 16 signed scales of Q3_K (6 bits less 32) from the 12 packed bytes.
 #[inline(always)]
-pub(crate) fn k3_scales(packed: &[u8]) -> [i8; 16] {
+fn k3_scales(packed: &[u8]) -> [i8; 16] {
     core::array::from_fn(|i| {
         let low = packed[i % 8] >> (4 * (i / 8)) & 15;
         let high = packed[8 + i % 4] >> (2 * (i / 4)) & 3;
