@@ -530,16 +530,24 @@ pub enum Encoding {
     Q5_1,
     /// `d q`, 8 bits.
     Q8_0,
+    /// `d sc q - dmin mn`, 2 bits, sixteen groups of 16.
+    Q2_K,
+    /// `d sc (q - 4)`, 3 bits, sixteen groups of 16.
+    Q3_K,
     /// `d sc q - dmin mn`, 4 bits, eight groups of 32.
     Q4_K,
     /// `d sc q - dmin mn`, 5 bits, eight groups of 32.
     Q5_K,
     /// `d sc (q - 32)`, 6 bits, sixteen groups of 16.
     Q6_K,
+    /// `d table[q]`, 4 bits.
+    IQ4_NL,
+    /// `d sc table[q]`, 4 bits, eight groups of 32.
+    IQ4_XS,
 }
 
 /// (encoding, name, ggml type, elements per block, bytes per block)
-const ENCODINGS: [(Encoding, &str, u32, usize, usize); 11] = [
+const ENCODINGS: [(Encoding, &str, u32, usize, usize); 15] = [
     (Encoding::F32, "F32", 0, 1, 4),
     (Encoding::F16, "F16", 1, 1, 2),
     (Encoding::BF16, "BF16", 30, 1, 2),
@@ -548,9 +556,13 @@ const ENCODINGS: [(Encoding, &str, u32, usize, usize); 11] = [
     (Encoding::Q5_0, "Q5_0", 6, 32, 22),
     (Encoding::Q5_1, "Q5_1", 7, 32, 24),
     (Encoding::Q8_0, "Q8_0", 8, 32, 34),
+    (Encoding::Q2_K, "Q2_K", 10, 256, 84),
+    (Encoding::Q3_K, "Q3_K", 11, 256, 110),
     (Encoding::Q4_K, "Q4_K", 12, 256, 144),
     (Encoding::Q5_K, "Q5_K", 13, 256, 176),
     (Encoding::Q6_K, "Q6_K", 14, 256, 210),
+    (Encoding::IQ4_NL, "IQ4_NL", 20, 32, 18),
+    (Encoding::IQ4_XS, "IQ4_XS", 23, 256, 136),
 ];
 
 impl Encoding {
@@ -675,11 +687,17 @@ pub fn unpack_row(tensor: &Tensor<'_>, row: usize) -> Vec<Block> {
                 let q = std::array::from_fn(|i| i32::from(bytes[2 + i] as i8));
                 blocks.push(simple(bytes, Offset::None, q));
             }
+            Encoding::IQ4_NL => {
+                blocks.push(simple(bytes, Offset::None, table_values(&bytes[2..])));
+            }
+            Encoding::Q2_K => (0..8).for_each(|group| blocks.push(q2_k_group(bytes, group))),
+            Encoding::Q3_K => (0..8).for_each(|group| blocks.push(q3_k_group(bytes, group))),
             Encoding::Q4_K => {
                 (0..8).for_each(|group| blocks.push(k_group(bytes, &[0; 32], &bytes[16..], group)))
             }
             Encoding::Q5_K => (0..8)
                 .for_each(|group| blocks.push(k_group(bytes, &bytes[16..48], &bytes[48..], group))),
+            Encoding::IQ4_XS => (0..8).for_each(|group| blocks.push(iq4_xs_group(bytes, group))),
             Encoding::Q6_K => (0..8).for_each(|group| blocks.push(q6_k_group(bytes, group))),
         }
     }
@@ -714,6 +732,49 @@ fn nibbles(bytes: &[u8], high: [u8; 4], zero: i32) -> [i32; 32] {
         let nibble = if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 };
         (i32::from(nibble) | ((high >> i & 1) as i32) << 4) - zero
     })
+}
+
+/// The integers that IQ4 codes stand for.
+const IQ4_TABLE: [i32; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+fn table_values(bytes: &[u8]) -> [i32; 32] {
+    nibbles(bytes, [0; 4], 0).map(|code| IQ4_TABLE[code as usize])
+}
+
+/// Group `group` of 32 in a Q2_K block: 16 bytes of scales (low nibble) and minima (high), 64 bytes of bit pairs, f16 d, f16 dmin. Each half
+/// of 128 elements takes 32 of those bytes, and its group g the pairs at bit 2g.
+fn q2_k_group(bytes: &[u8], group: usize) -> Block {
+    let q =
+        std::array::from_fn(|i| i32::from(bytes[16 + group / 4 * 32 + i] >> (2 * (group % 4)) & 3));
+    let halves = [bytes[2 * group], bytes[2 * group + 1]];
+    let min = halves.map(|byte| i32::from(byte >> 4));
+    let offset = Offset::Minus { dmin: f16_at(&bytes[82..]), min };
+    Block { d: f16_at(&bytes[80..]), scale: halves.map(|byte| i32::from(byte & 15)), q, offset }
+}
+
+/// Group `group` of 32 in a Q3_K block: 32 bytes of third bits (bit `group` of byte i), bit pairs as in Q2_K, 12 bytes of 6-bit scales,
+/// f16 d. Scale k has its low nibble in byte k mod 8 (low half of the byte for k < 8) and its upper pair in byte 8 + k mod 4, at bit 2 (k / 4).
+fn q3_k_group(bytes: &[u8], group: usize) -> Block {
+    let q = std::array::from_fn(|i| {
+        let pair = bytes[32 + group / 4 * 32 + i] >> (2 * (group % 4)) & 3;
+        i32::from(pair | (bytes[i] >> group & 1) << 2) - 4
+    });
+    let s = &bytes[96..108];
+    let scale = [2 * group, 2 * group + 1].map(|k| {
+        let low = if k < 8 { s[k] & 15 } else { s[k - 8] >> 4 };
+        i32::from(low | (s[8 + k % 4] >> (2 * (k / 4)) & 3) << 4) - 32
+    });
+    Block { d: f16_at(&bytes[108..]), scale, q, offset: Offset::None }
+}
+
+/// Group `group` of 32 in an IQ4_XS block: f16 d, a u16 of upper scale pairs, 4 bytes of lower scale nibbles, then 16 bytes of codes a group.
+fn iq4_xs_group(bytes: &[u8], group: usize) -> Block {
+    let low = bytes[4 + group / 2] >> (4 * (group % 2)) & 15;
+    let high = u16_at(&bytes[2..]) >> (2 * group) & 3;
+    let scale = (i32::from(low) | i32::from(high) << 4) - 32;
+    let q = table_values(&bytes[8 + group * 16..]);
+    Block { d: f16_at(bytes), scale: [scale; 2], q, offset: Offset::None }
 }
 
 /// Group `group` of 32 in a Q4_K or Q5_K block: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, then for Q5_K 32 bytes of

@@ -48,3 +48,21 @@ fn gemma3() {
 fn llama_untied() {
     check("llama-untied");
 }
+
+/// The linear factor stretches global layers alone: five layers under a window keep their bits, the sixth, global, does not.
+#[test]
+fn the_linear_factor_is_for_global_layers() {
+    let folder = golden("files/families/gemma3");
+    let weights = read(&folder.join("model.safetensors"));
+    let mut model = hf_model(&text(&folder.join("config.json")), &weights);
+    let tokens = [5, 9, 2, 77];
+    for (n_layers, same) in [(5, true), (6, false)] {
+        model.config.n_layers = n_layers;
+        model.config.rope_linear_factor = 1.0;
+        let plain = logits(&model, &[], &tokens, F32).expect("logits");
+        model.config.rope_linear_factor = 8.0;
+        let stretched = logits(&model, &[], &tokens, F32).expect("logits");
+        assert_eq!(plain[0], stretched[0], "position 0 is not turned");
+        assert_eq!(plain == stretched, same, "{n_layers} layers");
+    }
+}
