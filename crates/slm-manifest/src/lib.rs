@@ -23,3 +23,8 @@ pub use manifest::{
 };
 pub use name::{Name, NameError};
 pub use timestamp::is_utc_timestamp;
+
+/// The README, so that its example runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

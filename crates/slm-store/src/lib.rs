@@ -51,4 +51,9 @@ pub use mem::{MemFile, MemLock, MemStorage};
 pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};
 pub use storage::{Access, Storage, StorageFile};
-pub use store::{Active, Store, WriteLock};
+pub use store::{Active, NameEntry, Store, WriteLock};
+
+/// The README, so that its example runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

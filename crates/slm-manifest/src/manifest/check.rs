@@ -33,14 +33,13 @@ const PROVENANCE: [&str; 3] = ["base_file_hash", "base_source_hash", "tokenizer_
 
 /// Takes every field out of a tree. What fields mean together is [`check`]'s business.
 pub(super) fn raw_from_tree(tree: Node) -> Result<RawManifest, ManifestError> {
+    check_numerics(&tree)?;
     let mut fields = Fields::new("", tree, &TOP)?;
-    // The version of the arithmetic comes first: a manifest of another version may differ in everything else.
-    let runtime = runtime(fields.required("runtime")?)?;
     Ok(RawManifest {
         base_model_hash: BaseId::from_digest(fields.digest("base_model_hash")?),
         tokenizer_id: TokenizerId::from_digest(fields.digest("tokenizer_id")?),
         quantization: each(fields.list("quantization")?, "quantization", quantization)?,
-        runtime,
+        runtime: runtime(fields.required("runtime")?)?,
         timestamp_utc: fields.text("timestamp_utc")?,
         plan: fields.optional_digest("plan")?.map(PlanId::from_digest),
         // TOML has no other way to write an empty list of tables than to leave it out.
@@ -136,16 +135,28 @@ pub(super) fn block_size(encoding: Encoding) -> u32 {
     u32::try_from(encoding.block_elements()).expect("BUG: a block of more than 2^32 elements")
 }
 
+/// The version of the arithmetic comes before everything: a manifest of another version may well have other fields.
+fn check_numerics(tree: &Node) -> Result<(), ManifestError> {
+    match tree.get("runtime").and_then(|runtime| runtime.get("numerics")) {
+        Some(&Node::Integer(found)) if found != i128::from(NUMERICS_VERSION) => {
+            match u64::try_from(found) {
+                Ok(found) => {
+                    Err(ManifestError::NumericsVersion { found, expected: NUMERICS_VERSION })
+                }
+                // Negative: the field's own check refuses it.
+                Err(_) => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
 fn runtime(node: Node) -> Result<RuntimeTag, ManifestError> {
     let mut fields = Fields::new("runtime", node, &RUNTIME)?;
-    let numerics = fields.count("numerics", u64::MAX)?;
     Ok(RuntimeTag {
         name: fields.text("name")?,
         version: fields.text("version")?,
-        numerics: u32::try_from(numerics).map_err(|_| ManifestError::NumericsVersion {
-            found: numerics,
-            expected: NUMERICS_VERSION,
-        })?,
+        numerics: fields.count_u32("numerics")?,
     })
 }
 

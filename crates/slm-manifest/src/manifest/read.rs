@@ -205,6 +205,16 @@ impl Fields {
 }
 
 impl Node {
+    /// The first value of `key`, where this is a table that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        match self {
+            Node::Table(entries) => {
+                entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn text(self, field: &str) -> Result<String, ManifestError> {
         match self {
             Node::Text(text) => Ok(text),

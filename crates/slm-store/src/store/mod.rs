@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slm_format::{Digest, DigestWriter};
 
 pub use active::Active;
+pub use names::NameEntry;
 
 use crate::error::StoreError;
 use crate::layout;

@@ -9,6 +9,9 @@ use crate::layout;
 use crate::record::{MAX_NAME_FILE, NameKind, NameRecord};
 use crate::storage::{Access, Storage};
 
+/// A name in a list, with its record or why that cannot be read.
+pub type NameEntry = (Name, Result<NameRecord, StoreError>);
+
 impl<S: Storage> Store<S> {
     /// Makes `name` stand for `record`; `true` if that changed something. With `replace`, a name that stands for something else, or
     /// whose record is damaged, is given anew.
@@ -68,10 +71,7 @@ impl<S: Storage> Store<S> {
     ///
     /// # Errors
     /// Where the list itself cannot be read: [`StoreError::Symlink`], [`StoreError::Io`].
-    pub fn names(
-        &self,
-        kind: NameKind,
-    ) -> Result<Vec<(Name, Result<NameRecord, StoreError>)>, StoreError> {
+    pub fn names(&self, kind: NameKind) -> Result<Vec<NameEntry>, StoreError> {
         let names = self.storage.list(layout::names(kind))?;
         let mut records = Vec::new();
         for name in names.iter().filter_map(|name| name.parse::<Name>().ok()) {
