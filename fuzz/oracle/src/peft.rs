@@ -1,0 +1,185 @@
+//! PEFT adapters on a small base: what is accepted is finite, reported whole, and survives being stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use slm_format::container::Container;
+use slm_format::safetensors::{self, Dtype, SafeTensors, TensorSource};
+use slm_format::{Coded, Digest, Limits};
+use slm_manifest::BaseId;
+use slm_manifest::config::Architecture;
+use slm_overlay::peft::PeftLora;
+use slm_overlay::{Adapter, BaseShape};
+
+use crate::Verdict;
+use crate::recipe::Recipe;
+
+/// Hidden size, FFN size and head width of the base.
+const N_EMBD: u64 = 8;
+const N_FF: u64 = 12;
+const HEAD_DIM: u32 = 4;
+
+/// The linear modules as the framework names them: layer path, canonical name, rows, columns.
+const MODULES: [(&str, &str, u64, u64); 7] = [
+    ("self_attn.q_proj", "attn_q", 8, N_EMBD),
+    ("self_attn.k_proj", "attn_k", 4, N_EMBD),
+    ("self_attn.v_proj", "attn_v", 4, N_EMBD),
+    ("self_attn.o_proj", "attn_output", N_EMBD, 8),
+    ("mlp.gate_proj", "ffn_gate", N_FF, N_EMBD),
+    ("mlp.up_proj", "ffn_up", N_FF, N_EMBD),
+    ("mlp.down_proj", "ffn_down", N_EMBD, N_FF),
+];
+
+/// Both properties.
+pub fn peft(data: &[u8]) {
+    peft_file(data);
+    peft_recipe(data);
+}
+
+/// Configuration and tensors in one input: the configuration's length (u32, little-endian), the configuration, the safetensors file.
+pub fn join(config: &[u8], weights: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(config.len()).expect("a small configuration");
+    [&length.to_le_bytes(), config, weights].concat()
+}
+
+/// Reading never panics. Of an accepted adapter every factor and scale is finite, every tensor of the file belongs to a module, every module is in
+/// the report and the other way round, it binds to its base, and it comes back equal and under the same identity from a `.slm` file.
+pub fn peft_file(data: &[u8]) -> Verdict {
+    let Some((length, rest)) = data.split_at_checked(4) else { return Verdict::Refused("short") };
+    let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+    let (config, weights) = rest.split_at(length.min(rest.len()));
+    let limits = Limits::STANDARD;
+    let base = base();
+    let resolved = PeftLora::parse(config, weights, &limits).and_then(|lora| lora.resolve(&base));
+    let (adapter, report) = match resolved {
+        Ok(both) => both,
+        Err(error) => return Verdict::Refused(error.code()),
+    };
+    for module in adapter.modules() {
+        let name = &module.target;
+        assert!(module.scale.is_finite(), "the scale of {name} is not finite");
+        for factor in [&module.a, &module.b] {
+            assert!(factor.values().all(f32::is_finite), "a factor of {name} is not finite");
+        }
+        assert_eq!(base.tensor(name), Some(module.shape()), "{name} does not fit");
+    }
+    let tensors =
+        SafeTensors::parse(weights, &limits).expect("an accepted file can be read").tensors().len();
+    assert_eq!(tensors, 2 * adapter.modules().len(), "a tensor of the file is in no module");
+
+    let touched: BTreeSet<(String, u32, u32)> = adapter
+        .modules()
+        .iter()
+        .map(|module| (module.target.clone(), module.rank(), module.scale.to_bits()))
+        .collect();
+    let reported: BTreeSet<(String, u32, u32)> = report
+        .targets
+        .iter()
+        .map(|target| (target.tensor.clone(), target.rank, target.scale.to_bits()))
+        .collect();
+    assert_eq!(touched, reported, "the report is not what the adapter touches");
+    assert_eq!(report.targets.len(), reported.len(), "the report names a tensor twice");
+
+    let mut file = Vec::new();
+    adapter.write_to(&mut file).expect("an accepted adapter can be written");
+    let container = Container::open(&file, &limits).expect("a written adapter can be opened");
+    let again = Adapter::read(&container, &limits).expect("a written adapter can be read");
+    assert_eq!(again.id(), adapter.id(), "stored, the adapter has another identity");
+    assert_eq!(again, adapter, "stored, the adapter is another");
+    Arc::new(adapter)
+        .bind(BaseId::from_digest(Digest::of(b"base")), &base)
+        .expect("an adapter binds to the base it was resolved on");
+    Verdict::Accepted
+}
+
+/// An adapter made by the recipe is accepted; with one thing bent it is refused or holds as any. Gives the verdict on what was bent.
+pub fn peft_recipe(data: &[u8]) -> Verdict {
+    let mut recipe = Recipe::new(data);
+    let (config, weights) = valid(&mut recipe);
+    let whole = join(config.as_bytes(), &weights);
+    assert_eq!(peft_file(&whole), Verdict::Accepted, "a valid adapter was refused: {config}");
+    let mut bent = whole.clone();
+    let at = 4 + recipe.below(bent.len() - 4);
+    bent[at] = recipe.byte();
+    peft_file(&bent);
+    let fields = [
+        "\"use_dora\": true",
+        "\"bias\": \"all\"",
+        "\"modules_to_save\": [\"lm_head\"]",
+        "\"rank_pattern\": {\"q_proj\": 2}",
+        "\"alpha_pattern\": {\"layers.0\": 1e30}",
+        "\"fan_in_fan_out\": true",
+        "\"unheard_of\": 1",
+        "\"target_modules\": \".*q_proj\"",
+    ];
+    let field = recipe.one_of(&fields);
+    let more = config.replacen('{', &format!("{{{field}, "), 1);
+    peft_file(&join(more.as_bytes(), &weights))
+}
+
+/// The configuration and the safetensors file that a recipe makes.
+pub fn peft_sample(recipe: &[u8]) -> (String, Vec<u8>) {
+    valid(&mut Recipe::new(recipe))
+}
+
+fn base() -> BaseShape {
+    let mut tensors = BTreeMap::new();
+    for layer in 0..2 {
+        for (_, canonical, rows, cols) in MODULES {
+            tensors.insert(format!("blk.{layer}.{canonical}.weight"), (rows, cols));
+        }
+    }
+    tensors.insert("token_embd.weight".to_owned(), (32, N_EMBD));
+    BaseShape {
+        architecture: Architecture::Llama,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: HEAD_DIM,
+        n_layers: 2,
+        tied_embeddings: true,
+        tensors,
+    }
+}
+
+fn valid(recipe: &mut Recipe<'_>) -> (String, Vec<u8>) {
+    let rank = 1 + recipe.below(4) as u64;
+    let first = recipe.below(MODULES.len());
+    let chosen = &MODULES[first..first + 1 + recipe.below(MODULES.len() - first)];
+    let dtype = recipe.one_of(&[Dtype::F32, Dtype::F16, Dtype::BF16]);
+    let mut owned = Vec::new();
+    for layer in 0..2 {
+        for (path, _, rows, cols) in chosen {
+            for (half, shape) in [("A", [rank, *cols]), ("B", [*rows, rank])] {
+                let name =
+                    format!("base_model.model.model.layers.{layer}.{path}.lora_{half}.weight");
+                let elements = (shape[0] * shape[1]) as usize;
+                owned.push((name, shape, factor(recipe, dtype, elements)));
+            }
+        }
+    }
+    let tensors: Vec<TensorSource<'_>> =
+        owned.iter().map(|(name, shape, data)| TensorSource { name, dtype, shape, data }).collect();
+    let mut weights = Vec::new();
+    safetensors::write(&mut weights, &tensors, &BTreeMap::new()).expect("valid tensors");
+    let names: Vec<String> = chosen
+        .iter()
+        .map(|(path, ..)| format!("\"{}\"", path.rsplit('.').next().unwrap_or(path)))
+        .collect();
+    let alpha = recipe.one_of(&["16", "1", "0.5", "8.0"]);
+    let rslora = recipe.rarely(2);
+    let config = format!(
+        "{{\"peft_type\": \"LORA\", \"r\": {rank}, \"lora_alpha\": {alpha}, \"use_rslora\": {rslora}, \"bias\": \"none\", \"target_modules\": [{}]}}",
+        names.join(", ")
+    );
+    (config, weights)
+}
+
+/// Finite elements: the exponent's highest bit is cleared.
+fn factor(recipe: &mut Recipe<'_>, dtype: Dtype, elements: usize) -> Vec<u8> {
+    let size = usize::try_from(dtype.size()).expect("an element is small");
+    let mut data = recipe.paint(elements * size);
+    for element in data.chunks_exact_mut(size) {
+        element[size - 1] &= 0xbf;
+    }
+    data
+}
