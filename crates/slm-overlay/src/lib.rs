@@ -6,6 +6,31 @@
 //!
 //! What an adapter's configuration says is applied exactly or refused by name (`docs/adapters.md`). The crate never sees a base's bytes: it
 //! knows names and shapes ([`BaseShape`]), so nothing here can change a base.
+//!
+//! ```
+//! use std::{collections::BTreeMap, sync::Arc};
+//!
+//! use slm_format::Encoding;
+//! use slm_manifest::{BaseId, config::Architecture};
+//! use slm_overlay::{Adapter, BaseShape, Factor, LoraModule, Stack};
+//! use slm_quant::{Inline, Kernels};
+//!
+//! let ones = |rows, cols, n: usize| Factor::new("ones", Encoding::F32, rows, cols, 1f32.to_le_bytes().repeat(n).into());
+//! let module = LoraModule { target: "t".into(), scale: 16.0 / 8.0, a: ones(8, 4, 32)?, b: ones(4, 8, 32)? };
+//! let adapter = Arc::new(Adapter::lora(vec![module])?);
+//!
+//! let base = BaseShape {
+//!     architecture: Architecture::Llama, n_heads: 1, n_kv_heads: 1, head_dim: 4, n_layers: 1, tied_embeddings: true,
+//!     tensors: BTreeMap::from([("t".to_owned(), (4, 4))]),
+//! };
+//! let base_id = BaseId::of_canonical(b"an example");
+//! let stack = Stack::new(base_id, vec![(Arc::new(adapter.bind(base_id, &base)?), 1.0)])?;
+//!
+//! let mut y = [0.0; 4]; // the base's product
+//! stack.for_tensor("t").apply(&Kernels::detect(), &Inline, &mut y, &[1.0; 4], &mut Vec::new());
+//! assert_eq!(y, [64.0; 4]); // 2 * (eight times four)
+//! # Ok::<(), slm_overlay::OverlayError>(())
+//! ```
 
 pub mod peft;
 

@@ -11,9 +11,15 @@ use slm_overlay::peft::PeftLora;
 
 #[test]
 fn every_plain_lora_resolves_to_its_targets() {
-    for (name, n_targets, scale) in [("lora-qv", 8, 2.0), ("lora-all-linear", 28, 2.0), ("lora-layers", 4, 1.0)] {
+    for (name, n_targets, scale) in
+        [("lora-qv", 8, 2.0), ("lora-all-linear", 28, 2.0), ("lora-layers", 4, 1.0)]
+    {
         let (adapter, report) = resolve(&config(name), &weights(name)).unwrap();
-        assert_eq!((adapter.modules().len(), report.targets.len()), (n_targets, n_targets), "{name}");
+        assert_eq!(
+            (adapter.modules().len(), report.targets.len()),
+            (n_targets, n_targets),
+            "{name}"
+        );
         assert!(report.targets.iter().all(|target| target.scale == scale), "{name}");
         assert!(report.targets.is_sorted_by(|a, b| a.tensor < b.tensor), "{name}");
         assert_eq!(report.warnings, Vec::<String>::new(), "{name}");
@@ -24,12 +30,18 @@ fn every_plain_lora_resolves_to_its_targets() {
 #[test]
 fn a_report_counts_what_each_entry_targets() {
     let (_, report) = resolve(&config("lora-layers"), &weights("lora-layers")).unwrap();
-    let patterns: Vec<_> = report.patterns.iter().map(|row| (row.pattern.as_str(), row.matched)).collect();
+    let patterns: Vec<_> =
+        report.patterns.iter().map(|row| (row.pattern.as_str(), row.matched)).collect();
     assert_eq!(patterns, [("q_proj", 2), ("up_proj", 2)]);
     let tensors: Vec<_> = report.targets.iter().map(|target| target.tensor.as_str()).collect();
     assert_eq!(
         tensors,
-        ["blk.1.attn_q.weight", "blk.1.ffn_up.weight", "blk.3.attn_q.weight", "blk.3.ffn_up.weight"]
+        [
+            "blk.1.attn_q.weight",
+            "blk.1.ffn_up.weight",
+            "blk.3.attn_q.weight",
+            "blk.3.ffn_up.weight"
+        ]
     );
 }
 
@@ -58,7 +70,8 @@ fn rslora_divides_by_the_root() {
     let rslora = with(&config("lora-rslora"), "target_modules", r#"["q_proj"]"#);
     let (_, report) = resolve(&rslora, &common::file(&tensors)).unwrap();
     assert!(report.targets.iter().all(|target| target.scale == 4.0));
-    let (_, report) = resolve(&with(&rslora, "use_rslora", "false"), &common::file(&tensors)).unwrap();
+    let (_, report) =
+        resolve(&with(&rslora, "use_rslora", "false"), &common::file(&tensors)).unwrap();
     assert!(report.targets.iter().all(|target| target.scale == 1.0));
     // alpha 32 over the root of 16, as tiny-python has it.
     let python = with(&config("tiny-python"), "target_modules", r#"["q_proj"]"#);
@@ -94,7 +107,8 @@ fn q_and_k_rows_move_as_the_formula_says_and_no_others() {
     let file = SafeTensors::parse(&weights, &Limits::STANDARD).unwrap();
     let parsed = PeftLora::parse(config.as_bytes(), &weights, &Limits::STANDARD).unwrap();
     let rows = |name: &str| {
-        let tensor = file.get(&format!("base_model.model.model.layers.2.{name}.lora_B.weight")).unwrap();
+        let tensor =
+            file.get(&format!("base_model.model.model.layers.2.{name}.lora_B.weight")).unwrap();
         tensor.data.chunks_exact(4 * 4).collect::<Vec<_>>()
     };
     let (llama, _) = parsed.resolve(&tiny()).unwrap();
@@ -103,7 +117,9 @@ fn q_and_k_rows_move_as_the_formula_says_and_no_others() {
         let target = format!("blk.2.{name}.weight");
         adapter.modules().iter().find(|module| module.target == target).unwrap().clone()
     };
-    for (path, name, n_heads) in [("self_attn.q_proj", "attn_q", 8), ("self_attn.k_proj", "attn_k", 4)] {
+    for (path, name, n_heads) in
+        [("self_attn.q_proj", "attn_q", 8), ("self_attn.k_proj", "attn_k", 4)]
+    {
         let source = rows(path);
         let mut expected = vec![&[][..]; source.len()];
         let d = 32;
@@ -150,9 +166,16 @@ fn layers_and_exclusions_narrow_a_list() {
         assert_eq!(report.targets.len(), 4, "{field} {value}");
     }
     // An exact path is targeted whatever layers_to_transform says.
-    let exact = with(&config, "target_modules", r#"["q_proj", "up_proj", "model.layers.0.self_attn.q_proj"]"#);
+    let exact = with(
+        &config,
+        "target_modules",
+        r#"["q_proj", "up_proj", "model.layers.0.self_attn.q_proj"]"#,
+    );
     let (_, report) = resolve(&exact, &weights).unwrap();
-    assert!(report.warnings[0].starts_with("model.layers.0.self_attn.q_proj is targeted but has no factors"));
+    assert!(
+        report.warnings[0]
+            .starts_with("model.layers.0.self_attn.q_proj is targeted but has no factors")
+    );
 }
 
 #[test]

@@ -8,7 +8,8 @@ use slm_format::{Coded, ErrorClass};
 use slm_overlay::OverlayError;
 
 fn refused(config: &str, weights: &[u8], code: &str) -> OverlayError {
-    let error = resolve(config, weights).err().unwrap_or_else(|| panic!("accepted, expected {code}"));
+    let error =
+        resolve(config, weights).err().unwrap_or_else(|| panic!("accepted, expected {code}"));
     assert_eq!((error.code(), error.class()), (code, ErrorClass::Refused), "{error}");
     error
 }
@@ -32,10 +33,14 @@ fn each_reference_refusal_has_its_code_and_its_twin() {
     for value in ["null", "false", "[]", "{}", "\"\""] {
         resolve(&with(&unknown, &field, value), &good).unwrap();
     }
-    let error = refused(&config("refuse-missing-b"), &weights("refuse-missing-b"), "adapter-missing-b");
+    let error =
+        refused(&config("refuse-missing-b"), &weights("refuse-missing-b"), "adapter-missing-b");
     assert!(error.to_string().starts_with("model.layers.0.self_attn.q_proj "), "{error}");
     let error = refused(&config("refuse-nan"), &weights("refuse-nan"), "adapter-non-finite");
-    assert!(error.to_string().contains("lora_") && error.to_string().ends_with("is NaN"), "{error}");
+    assert!(
+        error.to_string().contains("lora_") && error.to_string().ends_with("is NaN"),
+        "{error}"
+    );
     resolve(&config("refuse-missing-b"), &good).unwrap();
     resolve(&config("refuse-nan"), &good).unwrap();
 }
@@ -46,7 +51,11 @@ fn other_kinds_are_refused_by_name() {
         let error = refused(&config(name), &weights("lora-qv"), "adapter-kind-unsupported");
         assert!(error.to_string().contains(kind), "{error}");
     }
-    refused(&with(&config("lora-qv"), "peft_type", "\"LORA2\""), &weights("lora-qv"), "adapter-kind-unsupported");
+    refused(
+        &with(&config("lora-qv"), "peft_type", "\"LORA2\""),
+        &weights("lora-qv"),
+        "adapter-kind-unsupported",
+    );
     refused(&with(&config("lora-qv"), "peft_type", "null"), &weights("lora-qv"), "adapter-field");
     refused(&config("dora"), &weights("lora-qv"), "adapter-dora-unsupported");
     refused(&config("lora-bias-term"), &weights("lora-qv"), "adapter-lora-bias-unsupported");
@@ -81,7 +90,8 @@ fn every_field_that_changes_the_arithmetic_is_refused_when_set() {
         ("a_field_of_tomorrow", "0", "false", "adapter-unknown-field"),
     ] {
         refused(&with(&plain, field, set), &good, code);
-        resolve(&with(&plain, field, unset), &good).unwrap_or_else(|error| panic!("{field} {unset}: {error}"));
+        resolve(&with(&plain, field, unset), &good)
+            .unwrap_or_else(|error| panic!("{field} {unset}: {error}"));
     }
 }
 
@@ -127,7 +137,12 @@ fn values_of_another_type_or_range_are_refused() {
         ("use_rslora", "1", "null", "adapter-field"),
         ("rank_pattern", "{\"q_proj\": 0}", "{\"q_proj\": 8}", "adapter-rank-zero"),
         ("rank_pattern", "{\"q_proj\": 4}", "{\"q_proj\": 8, \"q_pro.\": 4}", "adapter-rank"),
-        ("rank_pattern", "{\"q_pro.\": 4, \"q_proj\": 8}", "{\"q_proj\": 8, \"q_pro.\": 4}", "adapter-rank"),
+        (
+            "rank_pattern",
+            "{\"q_pro.\": 4, \"q_proj\": 8}",
+            "{\"q_proj\": 8, \"q_pro.\": 4}",
+            "adapter-rank",
+        ),
         ("rank_pattern", "[8]", "null", "adapter-field"),
         ("rank_pattern", "{\"(\": 8}", "{\"()\": 8}", "adapter-pattern"),
         ("alpha_pattern", "{\"q_proj\": \"1\"}", "{\"q_proj\": 1}", "adapter-field"),
@@ -144,7 +159,8 @@ fn values_of_another_type_or_range_are_refused() {
         ("layers_pattern", "\"layers\"", "null", "adapter-field"),
     ] {
         refused(&with(&plain, field, bad), &good, code);
-        resolve(&with(&plain, field, twin), &good).unwrap_or_else(|error| panic!("{field} {twin}: {error}"));
+        resolve(&with(&plain, field, twin), &good)
+            .unwrap_or_else(|error| panic!("{field} {twin}: {error}"));
     }
     let by_regex = with(&plain, "target_modules", "\".*[qv]_proj\"");
     refused(&with(&by_regex, "layers_to_transform", "[0, 1, 2, 3]"), &good, "adapter-field");
@@ -158,7 +174,10 @@ fn configurations_that_are_no_objects_are_refused() {
         ("[]", "adapter-field"),
         ("{}", "adapter-field"),
         ("{\"peft_type\": \"LORA\", \"r\": 8, \"r\": 8}", "adapter-config-duplicate-key"),
-        ("{\"peft_type\": \"LORA\", \"rank_pattern\": {\"x\": 8, \"x\": 4}}", "adapter-config-duplicate-key"),
+        (
+            "{\"peft_type\": \"LORA\", \"rank_pattern\": {\"x\": 8, \"x\": 4}}",
+            "adapter-config-duplicate-key",
+        ),
     ] {
         refused(text, &good, code);
     }
@@ -182,19 +201,34 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
     changed(|tensors| drop(tensors.remove(0)), "adapter-missing-a");
     changed(Vec::clear, "adapter-no-target");
 
-    let message = changed(|tensors| tensors[1].3[4 * 9..4 * 10].copy_from_slice(&f32::NAN.to_le_bytes()), "adapter-non-finite");
+    let message = changed(
+        |tensors| tensors[1].3[4 * 9..4 * 10].copy_from_slice(&f32::NAN.to_le_bytes()),
+        "adapter-non-finite",
+    );
     assert_eq!(message, format!("{q0}.lora_B.weight: element 9 is NaN"));
-    changed(|tensors| tensors[0].3[..4].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes()), "adapter-non-finite");
+    changed(
+        |tensors| tensors[0].3[..4].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes()),
+        "adapter-non-finite",
+    );
 
     let transposed = |tensors: &mut Vec<Tensor>| tensors[0].2 = vec![256, 8];
     changed(transposed, "adapter-rank");
-    let message = changed(|tensors| tensors[1] = pair("model.layers.0.self_attn.q_proj", 8, (128, 256))[1].clone(), "adapter-shape");
+    let message = changed(
+        |tensors| tensors[1] = pair("model.layers.0.self_attn.q_proj", 8, (128, 256))[1].clone(),
+        "adapter-shape",
+    );
     assert_eq!(message, format!("{q0}.lora_B.weight: shape [128, 8], expected [256, 8]"));
-    let message = changed(|tensors| tensors[0] = pair("model.layers.0.self_attn.q_proj", 8, (256, 128))[0].clone(), "adapter-shape");
+    let message = changed(
+        |tensors| tensors[0] = pair("model.layers.0.self_attn.q_proj", 8, (256, 128))[0].clone(),
+        "adapter-shape",
+    );
     assert_eq!(message, format!("{q0}.lora_A.weight: shape [8, 128], expected [8, 256]"));
     changed(|tensors| tensors[0].2 = vec![2048], "adapter-shape");
     changed(|tensors| tensors[0].2 = vec![8, 16, 16], "adapter-shape");
-    changed(|tensors| tensors[0] = (tensors[0].0.clone(), Dtype::F32, vec![0, 256], vec![]), "adapter-shape");
+    changed(
+        |tensors| tensors[0] = (tensors[0].0.clone(), Dtype::F32, vec![0, 256], vec![]),
+        "adapter-shape",
+    );
     let rank_4 = |tensors: &mut Vec<Tensor>| {
         tensors.splice(0..2, pair("model.layers.0.self_attn.q_proj", 4, (256, 256)));
     };
@@ -238,7 +272,18 @@ fn tensors_that_belong_nowhere_are_refused_by_name() {
     ] {
         changed(|tensors| tensors.extend(pair(path, 8, (256, 256))), code);
     }
-    refused(&config("lora-embed"), &file(&qv_tensors()), "adapter-untargeted-tensor");
+
+    // An adapter on the embedding table as PEFT saves it; without the table's tensors, what is left is accepted with a warning.
+    let mut tensors: Vec<Tensor> = (0..4)
+        .flat_map(|layer| pair(&format!("model.layers.{layer}.self_attn.q_proj"), 4, (256, 256)))
+        .collect();
+    let (_, report) = resolve(&config("lora-embed"), &file(&tensors)).unwrap();
+    assert!(
+        report.warnings.iter().any(|warning| warning.starts_with("model.embed_tokens is targeted"))
+    );
+    let name = "base_model.model.model.embed_tokens.lora_embedding_A".to_owned();
+    tensors.push((name, Dtype::F32, vec![4, 1024], vec![0; 4 * 4 * 1024]));
+    refused(&config("lora-embed"), &file(&tensors), "embedding-adapter-unsupported");
 }
 
 #[test]
@@ -261,7 +306,8 @@ fn damaged_files_are_refused_and_never_panic() {
         for value in [0, b'"', b'{', b'9', text[at] ^ 1] {
             let mut bytes = text.clone();
             bytes[at] = value;
-            let _ = slm_overlay::peft::PeftLora::parse(&bytes, &good, &slm_format::Limits::STANDARD);
+            let _ =
+                slm_overlay::peft::PeftLora::parse(&bytes, &good, &slm_format::Limits::STANDARD);
         }
     }
 }

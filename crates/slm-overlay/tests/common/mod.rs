@@ -11,27 +11,27 @@ use slm_overlay::peft::{BindingReport, PeftLora};
 use slm_overlay::{Adapter, BaseShape, OverlayError};
 
 /// A tensor to put in an adapter: name, type, shape, bytes.
-pub type Tensor = (String, Dtype, Vec<u64>, Vec<u8>);
+pub(crate) type Tensor = (String, Dtype, Vec<u64>, Vec<u8>);
 
-pub fn read(path: &str) -> Vec<u8> {
+pub(crate) fn read(path: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-pub fn config(name: &str) -> String {
+pub(crate) fn config(name: &str) -> String {
     String::from_utf8(read(&format!("{name}/adapter_config.json"))).unwrap()
 }
 
-pub fn weights(name: &str) -> Vec<u8> {
+pub(crate) fn weights(name: &str) -> Vec<u8> {
     read(&format!("{name}/adapter_model.safetensors"))
 }
 
 /// hidden 256, ffn 768, 8 heads of 32, 4 of them for K and V, 4 layers, vocabulary 1024, tied.
-pub fn tiny() -> BaseShape {
+pub(crate) fn tiny() -> BaseShape {
     tiny_as(Architecture::Llama)
 }
 
-pub fn tiny_as(architecture: Architecture) -> BaseShape {
+pub(crate) fn tiny_as(architecture: Architecture) -> BaseShape {
     let mut tensors = BTreeMap::from([("token_embd.weight".to_owned(), (1024, 256))]);
     for layer in 0..4 {
         for (name, shape) in [
@@ -57,12 +57,15 @@ pub fn tiny_as(architecture: Architecture) -> BaseShape {
     }
 }
 
-pub fn resolve(config: &str, weights: &[u8]) -> Result<(Adapter, BindingReport), OverlayError> {
+pub(crate) fn resolve(
+    config: &str,
+    weights: &[u8],
+) -> Result<(Adapter, BindingReport), OverlayError> {
     PeftLora::parse(config.as_bytes(), weights, &Limits::STANDARD)?.resolve(&tiny())
 }
 
 /// A configuration with one field set to a JSON value; the field is put at the end when it is not there.
-pub fn with(config: &str, field: &str, value: &str) -> String {
+pub(crate) fn with(config: &str, field: &str, value: &str) -> String {
     let start = format!("\"{field}\": ");
     match config.find(&start) {
         Some(at) => {
@@ -70,7 +73,10 @@ pub fn with(config: &str, field: &str, value: &str) -> String {
             let to = from + value_len(&config[from..]);
             format!("{}{value}{}", &config[..from], &config[to..])
         }
-        None => format!("{},\n{start}{value}\n}}", config.trim_end().strip_suffix('}').unwrap().trim_end()),
+        None => format!(
+            "{},\n{start}{value}\n}}",
+            config.trim_end().strip_suffix('}').unwrap().trim_end()
+        ),
     }
 }
 
@@ -88,17 +94,17 @@ fn value_len(text: &str) -> usize {
     text.len()
 }
 
-pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
+pub(crate) fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Small values that differ from place to place.
-pub fn ramp(len: u64, seed: u64) -> Vec<f32> {
+pub(crate) fn ramp(len: u64, seed: u64) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
 /// Both factors of a module, F32.
-pub fn pair(path: &str, rank: u64, (rows, cols): (u64, u64)) -> Vec<Tensor> {
+pub(crate) fn pair(path: &str, rank: u64, (rows, cols): (u64, u64)) -> Vec<Tensor> {
     let name = |half: &str| format!("base_model.model.{path}.{half}.weight");
     let seed = path.len() as u64;
     vec![
@@ -107,7 +113,7 @@ pub fn pair(path: &str, rank: u64, (rows, cols): (u64, u64)) -> Vec<Tensor> {
     ]
 }
 
-pub fn file(tensors: &[Tensor]) -> Vec<u8> {
+pub(crate) fn file(tensors: &[Tensor]) -> Vec<u8> {
     let sources: Vec<_> = tensors
         .iter()
         .map(|(name, dtype, shape, data)| TensorSource { name, dtype: *dtype, shape, data })
@@ -118,10 +124,11 @@ pub fn file(tensors: &[Tensor]) -> Vec<u8> {
 }
 
 /// q and v of all four layers at rank 8, as the configuration `lora-qv` asks for.
-pub fn qv_tensors() -> Vec<Tensor> {
+pub(crate) fn qv_tensors() -> Vec<Tensor> {
     (0..4)
         .flat_map(|layer| {
-            let mut tensors = pair(&format!("model.layers.{layer}.self_attn.q_proj"), 8, (256, 256));
+            let mut tensors =
+                pair(&format!("model.layers.{layer}.self_attn.q_proj"), 8, (256, 256));
             tensors.extend(pair(&format!("model.layers.{layer}.self_attn.v_proj"), 8, (128, 256)));
             tensors
         })

@@ -1,0 +1,225 @@
+//! What a stack adds to a product: the contract's section 7, bit for bit.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::{f32_bytes, ramp, tiny};
+use half::{bf16, f16};
+use slm_format::{Coded, Encoding};
+use slm_manifest::BaseId;
+use slm_overlay::{Adapter, BaseShape, BoundAdapter, Factor, LoraModule, Stack};
+use slm_quant::{Executor, Inline, Kernels, RayonExecutor, Tier};
+
+fn base_id() -> BaseId {
+    BaseId::of_canonical(b"a base")
+}
+
+fn shape(rows: u64, cols: u64) -> BaseShape {
+    BaseShape { tensors: BTreeMap::from([("t".to_owned(), (rows, cols))]), ..tiny() }
+}
+
+fn factor(encoding: Encoding, rows: u64, cols: u64, values: &[f32]) -> Factor {
+    let bytes = match encoding {
+        Encoding::F16 => {
+            values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect()
+        }
+        Encoding::BF16 => {
+            values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
+        }
+        _ => f32_bytes(values),
+    };
+    Factor::new("a factor", encoding, rows, cols, bytes.into()).unwrap()
+}
+
+fn bound(scale: f32, a: Factor, b: Factor) -> Arc<BoundAdapter> {
+    let shape = shape(b.rows().into(), a.cols().into());
+    let module = LoraModule { target: "t".into(), scale, a, b };
+    Arc::new(Arc::new(Adapter::lora(vec![module]).unwrap()).bind(base_id(), &shape).unwrap())
+}
+
+fn apply(entries: &[(&Arc<BoundAdapter>, f32)], y: &[f32], x: &[f32]) -> Vec<f32> {
+    let entries = entries.iter().map(|&(adapter, weight)| (Arc::clone(adapter), weight)).collect();
+    let stack = Stack::new(base_id(), entries).unwrap().for_tensor("t");
+    let mut y = y.to_vec();
+    stack.apply(&Kernels::detect(), &Inline, &mut y, x, &mut Vec::new());
+    y
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn ones_give_64_and_not_512() {
+    // x = ones(4), A = ones(8, 4), B = ones(4, 8), alpha 16, r 8.
+    let adapter = bound(
+        16.0 / 8.0,
+        factor(Encoding::F32, 8, 4, &[1.0; 32]),
+        factor(Encoding::F32, 4, 8, &[1.0; 32]),
+    );
+    assert_eq!(apply(&[(&adapter, 1.0)], &[0.0; 4], &[1.0; 4]), [64.0; 4]);
+}
+
+#[test]
+fn two_scalar_adapters_add_up() {
+    let scalar = |value: f32| factor(Encoding::F32, 1, 1, &[value]);
+    let (first, second) =
+        (bound(1.0, scalar(10.0), scalar(0.1)), bound(1.0, scalar(2.0), scalar(0.2)));
+    let y = apply(&[(&first, 0.3), (&second, 0.7)], &[0.0], &[5.0]);
+    assert!((y[0] - 2.9).abs() < 1e-6, "{y:?}");
+}
+
+#[test]
+fn minus_one_is_exactly_minus_the_delta_and_zero_is_nothing() {
+    let a = factor(Encoding::F32, 3, 40, &ramp(120, 1));
+    let adapter = bound(1.7, a, factor(Encoding::F32, 50, 3, &ramp(150, 2)));
+    let x = ramp(40, 3);
+    let plus = apply(&[(&adapter, 1.0)], &[0.0; 50], &x);
+    let minus = apply(&[(&adapter, -1.0)], &[0.0; 50], &x);
+    assert!(plus.iter().any(|&value| value != 0.0));
+    assert_eq!(minus, plus.iter().map(|value| -value).collect::<Vec<_>>());
+    // Adding even +0.0 would turn -0.0 into +0.0.
+    for zero in [0.0, -0.0] {
+        assert_eq!(bits(&apply(&[(&adapter, zero)], &[-0.0; 50], &x)), bits(&[-0.0; 50]));
+        let stack = Stack::new(base_id(), vec![(Arc::clone(&adapter), zero)]).unwrap();
+        assert!(stack.for_tensor("t").is_empty());
+        assert_eq!(stack.id_parts()[0].1.to_bits(), 0);
+    }
+    assert!(Stack::empty(base_id()).for_tensor("t").is_empty());
+    let stack = Stack::new(base_id(), vec![(adapter, 1.0)]).unwrap();
+    assert!(stack.for_tensor("another").is_empty() && !stack.for_tensor("t").is_empty());
+}
+
+/// Sixteen lanes, then pairs (l, l+8), (l, l+4), (l, l+2), (l, l+1).
+fn dot16(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        lanes[i % 16] += a * b;
+    }
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    lanes[0]
+}
+
+/// The contract, one token at a time, nothing shared with the crate but the factors' values.
+fn reference(modules: &[(f32, LoraModule)], y: &mut [f32], x: &[f32]) {
+    for (s, module) in modules {
+        let (a, b): (Vec<f32>, Vec<f32>) =
+            (module.a.values().collect(), module.b.values().collect());
+        let (rank, cols, rows) =
+            (module.rank() as usize, module.a.cols() as usize, module.b.rows() as usize);
+        for (y, x) in y.chunks_exact_mut(rows).zip(x.chunks_exact(cols)) {
+            let z: Vec<f32> = a.chunks_exact(cols).map(|a| dot16(a, x)).collect();
+            for (y, b) in y.iter_mut().zip(b.chunks_exact(rank)) {
+                let mut u = 0.0f32;
+                for (b, z) in b.iter().zip(&z) {
+                    u += b * z;
+                }
+                *y += s * u;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tier_executor_and_batch_gives_the_contract_s_bits() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    let rayon = RayonExecutor::new(pool);
+    let executors: [&dyn Executor; 2] = [&Inline, &rayon];
+    let (rows, cols) = (77u64, 53u64);
+    for (first, second) in [
+        (Encoding::F32, Encoding::F16),
+        (Encoding::F16, Encoding::BF16),
+        (Encoding::BF16, Encoding::F32),
+    ] {
+        for (rank_1, rank_2) in [(1, 8), (17, 3)] {
+            let make = |encoding, rank: u64, seed, scale| {
+                let a = factor(encoding, rank, cols, &ramp(rank * cols, seed));
+                bound(scale, a, factor(encoding, rows, rank, &ramp(rows * rank, seed + 9)))
+            };
+            let (one, two) = (make(first, rank_1, 1, 2.0), make(second, rank_2, 2, 0.37));
+            let stack =
+                Stack::new(base_id(), vec![(one, 0.7), (two, -0.3)]).unwrap().for_tensor("t");
+            let parts: Vec<_> = stack.parts().map(|(s, module)| (s, module.clone())).collect();
+            assert_eq!((parts[0].0, parts[1].0), (0.7f32 * 2.0, -0.3f32 * 0.37));
+            for n_tokens in [0u64, 1, 2, 7, 64] {
+                let (x, base) = (ramp(n_tokens * cols, 5), ramp(n_tokens * rows, 6));
+                let mut expected = base.clone();
+                reference(&parts, &mut expected, &x);
+                for tier in Tier::available() {
+                    let kernels = Kernels::with_tier(tier).unwrap();
+                    for exec in executors {
+                        let mut scratch = Vec::with_capacity(stack.scratch_len(n_tokens as usize));
+                        let room = (scratch.capacity(), scratch.as_ptr());
+                        let mut y = base.clone();
+                        stack.apply(&kernels, exec, &mut y, &x, &mut scratch);
+                        assert_eq!(bits(&y), bits(&expected), "{tier:?}, {n_tokens} tokens");
+                        assert_eq!(
+                            (scratch.capacity(), scratch.as_ptr()),
+                            room,
+                            "the scratch was grown"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stack_is_ordered_and_a_shorter_one_adds_what_it_always_added() {
+    let make = |seed| {
+        let a = factor(Encoding::F32, 4, 32, &ramp(128, seed));
+        bound(1.0, a, factor(Encoding::F32, 64, 4, &ramp(256, seed + 1)))
+    };
+    let (one, two) = (make(1), make(2));
+    let (y, x) = (ramp(64, 8), ramp(32, 9));
+    let only = apply(&[(&one, 0.9)], &y, &x);
+    let ab = apply(&[(&one, 0.9), (&two, 1.1)], &y, &x);
+    let ba = apply(&[(&two, 1.1), (&one, 0.9)], &y, &x);
+    assert_ne!(bits(&ab), bits(&ba), "the order of additions must show");
+    assert_ne!(bits(&ab), bits(&only));
+    assert_eq!(bits(&apply(&[(&one, 0.9)], &y, &x)), bits(&only));
+}
+
+#[test]
+fn stacks_that_cannot_be_are_refused_beside_their_twins() {
+    let scalar = |value: f32| factor(Encoding::F32, 1, 1, &[value]);
+    let (one, two) = (bound(1e30, scalar(1.0), scalar(1.0)), bound(1.0, scalar(2.0), scalar(1.0)));
+    let entries = |second: &Arc<BoundAdapter>, weight| {
+        vec![(Arc::clone(&one), 1.0), (Arc::clone(second), weight)]
+    };
+    Stack::new(base_id(), entries(&two, 1.0)).unwrap();
+    let code = |base, entries| Stack::new(base, entries).unwrap_err().code();
+    let other = BaseId::of_canonical(b"another base");
+    assert_eq!(code(other, entries(&two, 1.0)), "base-mismatch");
+    assert_eq!(code(base_id(), entries(&one, 1.0)), "duplicate-adapter");
+    assert_eq!(code(base_id(), entries(&one, 0.0)), "duplicate-adapter");
+    assert_eq!(code(base_id(), entries(&two, f32::NAN)), "adapter-weight");
+    assert_eq!(code(base_id(), entries(&two, f32::INFINITY)), "adapter-weight");
+    assert_eq!(code(base_id(), vec![(Arc::clone(&one), 1e9)]), "adapter-weight");
+    Stack::new(base_id(), vec![(one, 1e8)]).unwrap();
+}
+
+#[test]
+fn an_adapter_binds_only_where_every_target_fits() {
+    let module = LoraModule {
+        target: "t".into(),
+        scale: 1.0,
+        a: factor(Encoding::F32, 2, 6, &[1.0; 12]),
+        b: factor(Encoding::F32, 5, 2, &[1.0; 10]),
+    };
+    let adapter = Arc::new(Adapter::lora(vec![module]).unwrap());
+    let bound = Arc::clone(&adapter).bind(base_id(), &shape(5, 6)).unwrap();
+    assert_eq!((bound.base_id(), bound.id()), (base_id(), adapter.id()));
+    assert_eq!(bound.bytes(), adapter.bytes() + 4 * 10);
+    let code = |shape| Arc::clone(&adapter).bind(base_id(), &shape).unwrap_err().code();
+    assert_eq!(code(shape(5, 7)), "adapter-shape");
+    assert_eq!(code(shape(4, 6)), "adapter-shape");
+    assert_eq!(code(tiny()), "adapter-unknown-tensor");
+}
