@@ -27,7 +27,8 @@ fn read(bytes: &[u8]) -> Result<Adapter, OverlayError> {
 
 #[test]
 fn ids_are_what_they_were() {
-    // Computed by slm 0.1.0; a change of any of them is a change of the identity and needs a new domain.
+    // Computed by slm 0.1.0; the first also by a plain Python program with BLAKE3 and postcard written out by hand from the page.
+    // A change of any of them is a change of the identity and needs a new domain.
     let names = ["lora-qv", "lora-all-linear", "lora-patterns", "lora-layers"];
     let ids = names.map(|name| resolve(&config(name), &weights(name)).unwrap().0.id().to_string());
     assert_eq!(
