@@ -6,7 +6,9 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 
 use slm_format::{Coded as _, Digest, ErrorClass};
-use slm_store::{FsStorage, NameKind, NameRecord, Store, StoreError};
+use slm_store::{
+    Access, FsStorage, NameKind, NameRecord, Storage as _, StorageFile as _, Store, StoreError,
+};
 
 #[test]
 fn reading_makes_no_folder() {
@@ -29,6 +31,48 @@ fn a_mapped_blob_outlives_its_replacement() {
     fs::remove_file(dir.path().join("blobs/sha256").join(digest.hex())).unwrap();
     store.put_bytes(&lock, &[7; 100_000]).unwrap();
     assert_eq!(Digest::of((*blob).as_ref()), digest);
+}
+
+#[test]
+fn no_call_changes_a_mapped_blob() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(FsStorage::open(dir.path())).unwrap();
+    let lock = store.lock().unwrap();
+    let digest = store.put_bytes(&lock, b"weights").unwrap();
+    let path = format!("blobs/sha256/{}", digest.hex());
+    let storage = store.storage();
+    let file = storage.create("tmp/x").unwrap();
+    for result in [
+        storage.overwrite(&path, b"weightz"),
+        storage.overwrite(&format!("./{path}"), b"weightz"),
+        storage.overwrite(&format!("/{path}"), b"weightz"),
+        storage.create("blobs/x").map(|_| ()),
+        storage.create("tmp/../blobs/x").map(|_| ()),
+        storage.publish("tmp/x", "blobs/x"),
+        storage.publish("tmp/x", "../x"),
+        storage.open("../x").map(|_| ()),
+    ] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, StoreError::Io { kind: std::io::ErrorKind::InvalidInput, .. }),
+            "{error:?}"
+        );
+    }
+    store.verify_blob(digest).unwrap();
+    // The twin: the same file, sealed.
+    file.seal(Access::ReadOnly).unwrap();
+    storage.publish("tmp/x", "blobs/x").unwrap();
+}
+
+#[test]
+fn a_file_outside_a_store_can_be_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    for bytes in [&b""[..], b"model"] {
+        fs::write(dir.path().join("model.gguf"), bytes).unwrap();
+        assert_eq!(slm_store::map_file(&dir.path().join("model.gguf")).unwrap().as_ref(), bytes);
+    }
+    let error = slm_store::map_file(&dir.path().join("absent")).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }
 
 #[cfg(unix)]

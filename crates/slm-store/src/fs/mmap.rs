@@ -7,12 +7,13 @@ use memmap2::{Mmap, MmapOptions};
 
 /// Maps the whole of `file`, read-only.
 ///
-/// What keeps the bytes still is the store's own rule: a file is mapped only under its final name, where it arrives by a rename after
-/// its last write; no code of this crate opens a published blob for writing; replacing or removing one leaves the mapped file alone.
-/// Another program that writes to or cuts a blob in place, against its file mode, breaks that rule: reads may then see other bytes, or
-/// the system may end the process with a bus error.
+/// What keeps the bytes of a blob still is the rule that `FsStorage` enforces: only files under `blobs/` are mapped; a file gets there by
+/// a rename, after it was sealed read-only, which consumes the one handle that could write to it; no call opens it for writing again; and
+/// replacing or removing its name leaves the mapped file alone. Another program that writes to or cuts a blob in place, against its file
+/// mode, breaks that rule: reads may then see other bytes, or the system may end the process with a bus error. For a file outside a
+/// store, mapped by `map_file`, nothing but the caller's word keeps the bytes still.
 #[expect(unsafe_code, reason = "mapping a file cannot be done in safe code")]
 pub(super) fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the file is a published blob or a slot's sibling opened read-only, which no code of this crate writes to; see above.
+    // SAFETY: the file is opened read-only and, as a published blob or by the word of `map_file`'s caller, is not written to; see above.
     unsafe { MmapOptions::new().map(file) }
 }

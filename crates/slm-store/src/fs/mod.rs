@@ -14,16 +14,25 @@ use crate::storage::{Access, Storage, StorageFile};
 
 /// A store's folder. Opening it and reading from it changes nothing; it comes into being with the first lock.
 ///
-/// Every path is looked at part by part from the root, and a symbolic link on the way is refused; the root itself may be reached
-/// through one. The lock is the system's lock on the file `lock` (`flock` on Unix), which ends with the process that holds it.
+/// Every path is looked at part by part from the root before it is used, and a symbolic link on the way is refused; the root itself may
+/// be reached through one. The lock is the system's lock on the file `lock` (`flock` on Unix), which ends with the process that holds it.
+///
+/// Files under `blobs/` are mapped into memory. So that no safe call changes mapped bytes, a file is made under `tmp/` only, gets a name
+/// under `blobs/` only after it was sealed read-only, and is never overwritten there; other calls fail with `InvalidInput`.
 #[derive(Debug, Clone)]
 pub struct FsStorage {
     root: PathBuf,
 }
 
-/// A file mapped into memory.
+/// A whole file: mapped into memory under `blobs/` and by [`map_file`], else read into it.
 #[derive(Debug)]
-pub struct FsBlob(Option<Mmap>);
+pub struct FsBlob(Bytes);
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Read(Vec<u8>),
+}
 
 /// A file being written.
 #[derive(Debug)]
@@ -54,7 +63,9 @@ impl FsStorage {
     fn resolve(&self, path: &str) -> Result<PathBuf, StoreError> {
         let mut full = self.root.clone();
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            debug_assert!(part != ".." && part != ".", "BUG: a store path leaves its folder");
+            if part == ".." || part == "." {
+                return Err(misuse(path));
+            }
             full.push(part);
             match fs::symlink_metadata(&full) {
                 Ok(metadata) if metadata.file_type().is_symlink() => {
@@ -109,7 +120,8 @@ impl Storage for FsStorage {
 
     fn open(&self, path: &str) -> Result<Option<FsBlob>, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(None) };
-        map_whole(&file).map(Some).map_err(|error| StoreError::io(path, &error))
+        let whole = if in_blobs(path) { map_whole(&file) } else { read_whole(file) };
+        whole.map(Some).map_err(|error| StoreError::io(path, &error))
     }
 
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
@@ -138,13 +150,19 @@ impl Storage for FsStorage {
     }
 
     fn create(&self, path: &str) -> Result<FsFile, StoreError> {
-        self.make_dir(layout::parent(path))?;
+        if layout::parent(path) != layout::TMP {
+            return Err(misuse(path));
+        }
+        self.make_dir(layout::TMP)?;
         let full = self.resolve(path)?;
         let file = OpenOptions::new().write(true).create_new(true).open(full);
         file.map(FsFile).map_err(|error| StoreError::io(path, &error))
     }
 
     fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        if in_blobs(path) {
+            return Err(misuse(path));
+        }
         let full = self.resolve(path)?;
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new().write(true).open(full)?;
@@ -156,9 +174,13 @@ impl Storage for FsStorage {
     }
 
     fn publish(&self, from: &str, to: &str) -> Result<(), StoreError> {
+        let source = self.resolve(from)?;
+        let metadata = fs::metadata(&source).map_err(|error| StoreError::io(from, &error))?;
+        if in_blobs(to) && !metadata.permissions().readonly() {
+            return Err(misuse(from));
+        }
         self.make_dir(layout::parent(to))?;
-        fs::rename(self.resolve(from)?, self.resolve(to)?)
-            .map_err(|error| StoreError::io(to, &error))
+        fs::rename(source, self.resolve(to)?).map_err(|error| StoreError::io(to, &error))
     }
 
     fn remove(&self, path: &str) -> Result<(), StoreError> {
@@ -187,14 +209,24 @@ impl Storage for FsStorage {
     }
 }
 
+/// Not every system maps an empty file.
 fn map_whole(file: &File) -> io::Result<FsBlob> {
-    // Not every system maps an empty file.
-    if file.metadata()?.len() == 0 { Ok(FsBlob(None)) } else { Ok(FsBlob(Some(mmap::map(file)?))) }
+    let empty = file.metadata()?.len() == 0;
+    Ok(FsBlob(if empty { Bytes::Read(Vec::new()) } else { Bytes::Mapped(mmap::map(file)?) }))
+}
+
+fn read_whole(mut file: File) -> io::Result<FsBlob> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(FsBlob(Bytes::Read(bytes)))
 }
 
 impl AsRef<[u8]> for FsBlob {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_deref().unwrap_or_default()
+        match &self.0 {
+            Bytes::Mapped(map) => map,
+            Bytes::Read(bytes) => bytes,
+        }
     }
 }
 
@@ -217,6 +249,15 @@ impl StorageFile for FsFile {
         }
         self.0.sync_all()
     }
+}
+
+/// Whether `path` is among the files that are mapped.
+fn in_blobs(path: &str) -> bool {
+    path.split('/').find(|part| !part.is_empty()) == Some("blobs")
+}
+
+fn misuse(path: &str) -> StoreError {
+    StoreError::io(path, &io::Error::from(io::ErrorKind::InvalidInput))
 }
 
 #[cfg(unix)]
