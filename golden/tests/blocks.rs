@@ -182,3 +182,25 @@ fn integer_sums_stay_exact_at_their_extremes() {
     assert_eq!(largest, (128 * 32 * 127 * 32, 63 * 127 * 32));
     assert!(largest.0 < 1 << 24);
 }
+
+/// §2 by hand: halves go to the even integer, a block of zeros and one whose inverse scale overflows count as zero, infinities are refused.
+#[test]
+fn activation_rows_follow_the_contract_at_its_edges() {
+    let mut x = [0.0f32; 32];
+    x[..8].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127.0]);
+    let block = &quantize_row(&x).expect("finite")[0];
+    assert_eq!((block.d, &block.q[..8]), (1.0, &[127, 0, 2, 2, 0, -2, -2, -127][..]));
+
+    // 127 / amax overflows below 127 / f32::MAX.
+    for (amax, zero) in [(0.0, true), (3.7e-37, true), (3.8e-37, false)] {
+        x = [0.0; 32];
+        x[3] = -amax;
+        let block = &quantize_row(&x).expect("finite")[0];
+        let expected = if zero { (0.0, 0) } else { (amax / 127.0, -127) };
+        assert_eq!((block.d, block.q[3]), expected, "amax {amax}");
+    }
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        x[31] = bad;
+        assert_eq!(quantize_row(&x), None);
+    }
+}

@@ -77,6 +77,11 @@ fn weights_and_order_count() {
         run(&model, stack).unwrap().iter().flatten().map(|v| v.to_bits()).collect()
     };
     assert_eq!(bits(&[(&kjv, 0.0), (&python, -0.0)]), bits(&[]));
+    // Skipped, not multiplied by zero: an infinite factor would leave NaN.
+    let mut infinite = kjv.clone();
+    infinite.targets.get_mut("blk.0.attn_q.weight").unwrap().b[0] = f32::INFINITY;
+    assert_eq!(bits(&[(&infinite, 0.0)]), bits(&[]));
+    assert!(run(&model, &[(&infinite, 0.5)]).is_err());
     assert_eq!(bits(&[(&kjv, 1.0), (&python, 0.0)]), bits(&[(&kjv, 1.0)]));
     assert_ne!(bits(&[(&kjv, 0.7), (&python, 0.3)]), bits(&[(&python, 0.3), (&kjv, 0.7)]));
 }
