@@ -4,6 +4,7 @@
 
 mod ci;
 mod deny;
+mod dependencies_doc;
 mod errors_doc;
 mod format_doc;
 mod fuzz;
