@@ -66,9 +66,9 @@ fn weights(encoding: Encoding) -> Vec<u8> {
 fn best(mut run: impl FnMut()) -> f64 {
     let start = Instant::now();
     run();
-    let calls = (0.02 / start.elapsed().as_secs_f64().max(1e-9)).ceil() as u32;
+    let calls = (0.001 / start.elapsed().as_secs_f64().max(1e-9)).ceil() as u32;
     let mut best = f64::INFINITY;
-    for _ in 0..5 {
+    for _ in 0..40 {
         let start = Instant::now();
         for _ in 0..calls {
             run();

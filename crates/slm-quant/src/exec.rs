@@ -19,6 +19,7 @@ pub trait Executor: Sync {
     /// As [`Executor::for_each_chunk`] over two buffers cut in step: chunk `i` of `a` comes with chunk `i` of `b`.
     ///
     /// Both must give the same number of chunks.
+    #[allow(clippy::type_complexity, reason = "one closure type, spelled out once for callers")]
     fn for_each_chunk_pair(
         &self,
         a: &mut [f32],

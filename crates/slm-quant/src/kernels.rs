@@ -253,7 +253,7 @@ impl Kernels {
     }
 
     /// `x` rounded to f16 bits, to nearest even.
-    pub fn to_f16(&self, out: &mut [u16], x: &[f32]) {
+    pub fn to_f16(self, out: &mut [u16], x: &[f32]) {
         assert_eq!(out.len(), x.len(), "lengths");
         tier_call!(self, to_f16(out, x))
     }

@@ -1,4 +1,9 @@
 //! Reductions and functions of f32 rows.
+#![allow(
+    clippy::excessive_precision,
+    clippy::approx_constant,
+    reason = "the digits are the contract's"
+)]
 
 use core::arch::x86_64::_CMP_LT_OQ;
 

@@ -31,6 +31,8 @@ pub(super) trait Group {
     const FORM: Form = Form::Scale;
     /// Codes are signed; else `maddubs` takes them as they are, at most 63: no pair saturates.
     const SIGNED: bool = false;
+    /// Four products fit i16 (codes of magnitude 64 and less), so two blocks can be added before they widen to i32.
+    const FOUR_FIT: bool = true;
     /// To be taken from unsigned codes.
     const OFFSET: i32 = 0;
     /// The type has integer scales.
@@ -122,6 +124,7 @@ impl Group for Q5_1 {
 
 impl Group for Q8_0 {
     const SIGNED: bool = true;
+    const FOUR_FIT: bool = false;
     const UNIT: usize = 34;
 
     #[inline(always)]
@@ -137,6 +140,7 @@ impl Group for Q8_0 {
 
 impl Group for Iq4Nl {
     const SIGNED: bool = true;
+    const FOUR_FIT: bool = false;
     const UNIT: usize = 18;
 
     #[inline(always)]
@@ -273,6 +277,7 @@ impl Group for Q6K {
 
 impl Group for Iq4Xs {
     const SIGNED: bool = true;
+    const FOUR_FIT: bool = false;
     const SCALED: bool = true;
     const UNIT: usize = 136;
 

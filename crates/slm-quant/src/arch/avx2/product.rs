@@ -92,6 +92,7 @@ fn rows<K: Group, const T: usize>(
     let n_rows = out.len() / n_tokens;
     let n_blocks = w.cols() / BLOCK;
     let n_groups = n_blocks.div_ceil(8);
+    let tokens: Tokens<T> = core::array::from_fn(|t| xq.padded(token + t));
     let mut acc = [s.set1(0.0); T];
     let mut terms = [[[s.set1(0.0); ROWS]; RUN]; T];
     let mut first = 0;
@@ -103,17 +104,17 @@ fn rows<K: Group, const T: usize>(
                 let group = first + g;
                 let bytes = &row[group * K::BYTES..];
                 match n_blocks - group * 8 {
-                    8.. => put::<K, T, 8>(s, &mut terms, g, r, bytes, xq, token, group),
+                    8.. => put::<K, T, 8>(s, &mut terms, g, r, bytes, &tokens, group),
                     n => {
                         // The last blocks of the row, padded: no read past the end.
                         let mut padded = [0u8; 8 * 34];
                         padded[..n * K::UNIT].copy_from_slice(&bytes[..n * K::UNIT]);
                         if n <= 2 {
-                            put::<K, T, 2>(s, &mut terms, g, r, &padded, xq, token, group);
+                            put::<K, T, 2>(s, &mut terms, g, r, &padded, &tokens, group);
                         } else if n <= 4 {
-                            put::<K, T, 4>(s, &mut terms, g, r, &padded, xq, token, group);
+                            put::<K, T, 4>(s, &mut terms, g, r, &padded, &tokens, group);
                         } else {
-                            put::<K, T, 8>(s, &mut terms, g, r, &padded, xq, token, group);
+                            put::<K, T, 8>(s, &mut terms, g, r, &padded, &tokens, group);
                         }
                     }
                 }
@@ -144,6 +145,9 @@ fn rows<K: Group, const T: usize>(
     }
 }
 
+/// Codes, scales and sums of each token of a tile, padded to whole groups.
+type Tokens<'a, const T: usize> = [(&'a [i8], &'a [f32], &'a [i32]); T];
+
 /// The terms of one row's group for `T` tokens.
 #[inline(always)]
 fn put<K: Group, const T: usize, const N: usize>(
@@ -152,14 +156,13 @@ fn put<K: Group, const T: usize, const N: usize>(
     g: usize,
     r: usize,
     bytes: &[u8],
-    xq: &QuantizedRows,
-    token: usize,
+    tokens: &Tokens<T>,
     group: usize,
 ) {
     let bytes = &bytes[..K::BYTES];
     let weights = K::unpack::<N>(s, bytes);
     for t in 0..T {
-        let (q, d, xsum) = xq.padded(token + t);
+        let (q, d, xsum) = tokens[t];
         let q: &[i8; 256] = q[group * 256..].first_chunk().expect("BUG: padded to groups");
         let d = s.load(d[group * 8..].first_chunk().expect("BUG: padded to groups"));
         let xsum = s.i32s(chunk(xsum, group * 8));
@@ -170,21 +173,18 @@ fn put<K: Group, const T: usize, const N: usize>(
 /// The terms of eight blocks, by the contract's formula.
 #[inline(always)]
 fn term<K: Group, const N: usize>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xsum: I) -> F {
-    let zero = s.bytes1(0);
-    let ones = s.avx._mm256_set1_epi16(1);
-    let mut sums = [zero; 8];
+    let mut sums = [s.bytes1(0); 8];
     for i in 0..N {
         let q: I = pulp::cast(chunk::<i8, 32>(q, 32 * i));
         // |w| reaches 128 as an unsigned byte and |q| only 127, so a pair is at most 32512: no saturation.
-        let pairs = if K::SIGNED {
+        sums[i] = if K::SIGNED {
             let magnitude = s.avx2._mm256_abs_epi8(w.w[i]);
             s.avx2._mm256_maddubs_epi16(magnitude, s.avx2._mm256_sign_epi8(q, w.w[i]))
         } else {
             s.avx2._mm256_maddubs_epi16(w.w[i], q)
         };
-        sums[i] = s.avx2._mm256_madd_epi16(pairs, ones);
     }
-    let [low, high] = half_sums(s, &sums);
+    let [low, high] = if K::FOUR_FIT { half_sums(s, &sums) } else { half_sums_wide(s, &sums) };
     let mut total = if K::HALVES {
         let low = s.avx2._mm256_mullo_epi32(low, w.sc[0]);
         let high = s.avx2._mm256_mullo_epi32(high, w.sc[1]);
@@ -208,8 +208,7 @@ fn term<K: Group, const N: usize>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xs
             let minima = if K::HALVES {
                 for i in 0..N {
                     let q: I = pulp::cast(chunk::<i8, 32>(q, 32 * i));
-                    let pairs = s.avx2._mm256_maddubs_epi16(s.bytes1(1), q);
-                    sums[i] = s.avx2._mm256_madd_epi16(pairs, ones);
+                    sums[i] = s.avx2._mm256_maddubs_epi16(s.bytes1(1), q);
                 }
                 let [low, high] = half_sums(s, &sums);
                 let low = s.avx2._mm256_mullo_epi32(low, w.mn[0]);
@@ -223,18 +222,49 @@ fn term<K: Group, const N: usize>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xs
     }
 }
 
-/// Eight vectors of partial sums to the sums of their lower and of their upper halves, one lane per vector.
+/// Eight vectors of i16 sums of pairs to the sums of their lower and of their upper halves, one lane per vector.
+///
+/// Two vectors are added as i16 first: two pairs must fit.
 #[inline(always)]
 fn half_sums(s: Avx2, sums: &[I; 8]) -> [I; 2] {
-    let ab = s.avx2._mm256_hadd_epi32(sums[0], sums[1]);
-    let cd = s.avx2._mm256_hadd_epi32(sums[2], sums[3]);
-    let ef = s.avx2._mm256_hadd_epi32(sums[4], sums[5]);
-    let gh = s.avx2._mm256_hadd_epi32(sums[6], sums[7]);
-    let first = s.avx2._mm256_hadd_epi32(ab, cd);
-    let second = s.avx2._mm256_hadd_epi32(ef, gh);
+    let ones = s.avx._mm256_set1_epi16(1);
+    let mut two = [ones; 4];
+    for i in 0..4 {
+        let (a, b) = (sums[2 * i], sums[2 * i + 1]);
+        let low = s.avx2._mm256_unpacklo_epi32(a, b);
+        let high = s.avx2._mm256_unpackhi_epi32(a, b);
+        two[i] = s.avx2._mm256_madd_epi16(s.avx2._mm256_add_epi16(low, high), ones);
+    }
+    quarter_sums(s, &two)
+}
+
+/// As [`half_sums`], widened to i32 before anything is added.
+#[inline(always)]
+fn half_sums_wide(s: Avx2, sums: &[I; 8]) -> [I; 2] {
+    let ones = s.avx._mm256_set1_epi16(1);
+    let mut two = [ones; 4];
+    for i in 0..4 {
+        let a = s.avx2._mm256_madd_epi16(sums[2 * i], ones);
+        let b = s.avx2._mm256_madd_epi16(sums[2 * i + 1], ones);
+        let low = s.avx2._mm256_unpacklo_epi32(a, b);
+        let high = s.avx2._mm256_unpackhi_epi32(a, b);
+        two[i] = s.avx2._mm256_add_epi32(low, high);
+    }
+    quarter_sums(s, &two)
+}
+
+/// From i32 `[a b a b | a b a b]` and so on (each half of a block still apart) to one lane per block.
+#[inline(always)]
+fn quarter_sums(s: Avx2, two: &[I; 4]) -> [I; 2] {
+    let mut four = [two[0]; 2];
+    for i in 0..2 {
+        let low = s.avx2._mm256_unpacklo_epi64(two[2 * i], two[2 * i + 1]);
+        let high = s.avx2._mm256_unpackhi_epi64(two[2 * i], two[2 * i + 1]);
+        four[i] = s.avx2._mm256_add_epi32(low, high);
+    }
     [
-        s.avx2._mm256_permute2x128_si256::<0x20>(first, second),
-        s.avx2._mm256_permute2x128_si256::<0x31>(first, second),
+        s.avx2._mm256_permute2x128_si256::<0x20>(four[0], four[1]),
+        s.avx2._mm256_permute2x128_si256::<0x31>(four[0], four[1]),
     ]
 }
 

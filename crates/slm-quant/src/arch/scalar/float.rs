@@ -1,4 +1,9 @@
 //! Reductions (numerics 1) and functions (numerics 5).
+#![allow(
+    clippy::excessive_precision,
+    clippy::approx_constant,
+    reason = "the digits are the contract's"
+)]
 
 use half::f16;
 
