@@ -6,7 +6,7 @@ mod common;
 use common::{bits, bytes, file, floats, shape};
 use slm_format::{Coded, Encoding};
 use slm_quant::codec::{self, nf4};
-use slm_quant::{Kernels, QMatrix, Tier};
+use slm_quant::{Kernels, QMatrix, QuantError, Tier};
 
 const GGML: [Encoding; 15] = [
     Encoding::F16,
@@ -128,4 +128,51 @@ fn nf4_ties_go_to_the_lower_code() {
         assert_eq!(usize::from(nf4::nearest((pair[0] + pair[1]) * 0.5)), i);
         assert_eq!(usize::from(nf4::nearest(pair[1])), i + 1);
     }
+}
+
+#[test]
+fn encoders_refuse_what_they_cannot_hold() {
+    for encoding in Encoding::all() {
+        let cols = encoding.block_elements() * 2;
+        let mut x: Vec<f32> = (0..2 * cols).map(|i| (i % 13) as f32 - 6.0).collect();
+        let Ok(bytes) = codec::encode(encoding, &x, cols) else {
+            let error = codec::encode(encoding, &x, cols).unwrap_err();
+            assert_eq!(error.code(), "no-encoder", "{encoding}");
+            continue;
+        };
+        let w = QMatrix::new(encoding, 2, cols, &bytes).unwrap();
+        w.check_scales().unwrap();
+        assert_eq!(codec::encode(encoding, &x[1..], cols).unwrap_err().code(), "quant-length");
+        if encoding.block_elements() > 1 {
+            let error = codec::encode(encoding, &x, cols - 1).unwrap_err();
+            assert_eq!(error.code(), "quant-shape", "{encoding}");
+        }
+        assert_eq!(codec::encode(encoding, &x, 0).unwrap_err().code(), "quant-shape");
+        let last = x.len() - 1;
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            x[last] = bad;
+            let error = codec::encode(encoding, &x, cols).unwrap_err();
+            assert_eq!(error, QuantError::NonFinite { row: 1, index: cols - 1 }, "{encoding}");
+        }
+        // Greater than any f16 scale can carry; the float types of 32 bits of range take it.
+        x[last] = 3e38;
+        let wide = matches!(encoding, Encoding::F32 | Encoding::BF16 | Encoding::NF4);
+        let result = codec::encode(encoding, &x, cols);
+        assert_eq!(result.is_ok(), wide, "{encoding}");
+        if !wide {
+            assert_eq!(result.unwrap_err().code(), "non-finite-activation");
+        }
+    }
+}
+
+#[test]
+fn decoding_checks_its_lengths() {
+    let bytes = [0u8; 34];
+    let mut out = [1.0f32; 32];
+    codec::decode(Encoding::Q8_0, &bytes, &mut out).unwrap();
+    assert_eq!(out, [0.0; 32]);
+    let error = codec::decode(Encoding::Q8_0, &bytes[1..], &mut out).unwrap_err();
+    assert_eq!(error, QuantError::Length { what: "block bytes", needed: 34, given: 33 });
+    let error = codec::decode(Encoding::Q8_0, &bytes, &mut out[1..]).unwrap_err();
+    assert_eq!(error.code(), "quant-shape");
 }

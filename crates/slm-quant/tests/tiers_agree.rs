@@ -182,7 +182,7 @@ fn case(
     }
     let empty = vec![GUARD; rows * n_tokens];
     for int8 in [false, true] {
-        if int8 && cols % 32 != 0 {
+        if int8 && !cols.is_multiple_of(32) {
             continue;
         }
         let run = |kernels: Kernels, x: &[f32], out: &[f32]| {
@@ -448,7 +448,7 @@ fn executors_agree() {
             let x = random.floats(n_tokens * cols, 1.0);
             for kernels in others() {
                 let mut xq = QuantizedRows::new();
-                let xq = (cols % 32 == 0).then(|| {
+                let xq = cols.is_multiple_of(32).then(|| {
                     xq.quantize(kernels, &x, cols).unwrap();
                     &xq
                 });
