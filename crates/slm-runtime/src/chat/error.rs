@@ -58,6 +58,9 @@ pub enum ChatError {
         /// The role.
         found: String,
     },
+    /// The messages hold every private-use character, so that none is left to mark what users wrote.
+    #[error("the messages hold all private-use characters; leave one out")]
+    NoGuard,
     /// A size is over its limit.
     #[error("{field} is {found} bytes, the limit is {limit}")]
     TooLarge {
@@ -85,6 +88,7 @@ impl Coded for ChatError {
             ChatError::NoDate => "chat-no-date",
             ChatError::BadDate { .. } => "chat-bad-date",
             ChatError::BadRole { .. } => "chat-bad-role",
+            ChatError::NoGuard => "chat-no-guard",
             ChatError::TooLarge { .. } => "limit-exceeded",
             ChatError::Tokenizer(error) => error.code(),
         }

@@ -195,15 +195,18 @@ impl ChatTemplate {
         eos: &str,
         today: Option<Moment>,
     ) -> Result<String, ChatError> {
-        let clock =
-            today.map(|moment| Value::from_function(move |format: String| moment.format(&format)));
-        let context = minijinja::context! {
-            messages => messages.iter().map(as_value).collect::<Vec<Value>>(),
-            add_generation_prompt,
-            bos_token => bos,
-            eos_token => eos,
-            strftime_now => clock.unwrap_or(Value::UNDEFINED),
-        };
+        let messages: Vec<Value> = messages.iter().map(as_value).collect();
+        let mut context = vec![
+            ("messages", Value::from(messages)),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("bos_token", Value::from(bos)),
+            ("eos_token", Value::from(eos)),
+        ];
+        if let Some(moment) = today {
+            let clock = Value::from_function(move |format: String| moment.format(&format));
+            context.push(("strftime_now", clock));
+        }
+        let context = Value::from_pairs(context);
         let template = self
             .environment
             .get_template(NAME)
@@ -354,4 +357,113 @@ fn without_generation_tags(source: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slm_format::Coded;
+
+    fn render(
+        source: &str,
+        messages: &[ChatMessage],
+        today: Option<&str>,
+    ) -> Result<String, ChatError> {
+        ChatTemplate::new(source)?.render(messages, false, "<s>", "</s>", today)
+    }
+
+    fn code(source: &str, messages: &[ChatMessage]) -> &'static str {
+        render(source, messages, None).map_or_else(|error| error.code(), |_| "accepted")
+    }
+
+    #[test]
+    fn a_template_that_refuses_says_so_in_its_words() {
+        let source =
+            "{% if messages[0].role != 'user' %}{{ raise_exception('<alternate>') }}{% endif %}ok";
+        let raised = render(source, &[ChatMessage::new("system", "x")], None).expect_err("raises");
+        assert_eq!(raised, ChatError::Raised { message: "<alternate>".into() });
+        let user = [ChatMessage::new("user", "x")];
+        assert_eq!(render(source, &user, None).as_deref(), Ok("ok"));
+        // Also from inside a macro in a loop.
+        let nested = "{% macro m() %}{{ raise_exception('no') }}{% endmacro %}\
+                      {% for x in messages %}{{ m() }}{% endfor %}";
+        assert_eq!(code(nested, &user), "chat-template-raised");
+    }
+
+    #[test]
+    fn the_clock_is_an_input() {
+        let source = "{{ strftime_now('%d %b %Y') }}";
+        assert_eq!(render(source, &[], None), Err(ChatError::NoDate));
+        assert_eq!(render(source, &[], Some("2024-07-26")).as_deref(), Ok("26 Jul 2024"));
+        let refused = render(source, &[], Some("26.7.2024")).expect_err("refused");
+        assert_eq!(refused.code(), "chat-bad-date");
+        let careful =
+            "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}2020{% endif %}";
+        assert_eq!(render(careful, &[], None).as_deref(), Ok("2020"));
+        assert_eq!(render(careful, &[], Some("2024-07-26")).as_deref(), Ok("2024"));
+    }
+
+    #[test]
+    fn content_comes_in_the_form_that_the_template_takes() {
+        let parts = [ChatMessage::with_parts("user", ["a", "b"])];
+        let text = [ChatMessage::new("user", "a")];
+        let wants_text = "{{ '[' + messages[0].content + ']' }}";
+        let prints = "{{ messages[0].content }}";
+        let wants_parts = "{% for part in messages[0].content %}({{ part.text }}){% endfor %}";
+        assert_eq!(render(wants_text, &parts, None).as_deref(), Ok("[a\nb]"));
+        assert_eq!(render(prints, &parts, None).as_deref(), Ok("a\nb"));
+        assert_eq!(render(wants_parts, &parts, None).as_deref(), Ok("(a)(b)"));
+        assert_eq!(render(wants_parts, &text, None).as_deref(), Ok("(a)"));
+        assert_eq!(render(wants_text, &text, None).as_deref(), Ok("[a]"));
+    }
+
+    #[test]
+    fn wrong_templates_and_roles_are_refused() {
+        let syntax = |source: &str| {
+            ChatTemplate::new(source).map_or_else(|error| error.code(), |_| "accepted")
+        };
+        assert!(matches!(ChatTemplate::new("a\n{% if %}"), Err(ChatError::Syntax { line: 2, .. })));
+        assert_eq!(syntax("{% if true %}"), "chat-template-syntax");
+        assert_eq!(syntax("{% if true %}{% endif %}"), "accepted");
+        assert_eq!(code("{{ 1 + 'a' }}", &[]), "chat-template-failed");
+        for role in ["", "user|>", "a b", "user\n"] {
+            assert_eq!(code("x", &[ChatMessage::new(role, "")]), "chat-bad-role", "{role:?}");
+        }
+        assert_eq!(code("x", &[ChatMessage::new("tool_call-1", "")]), "accepted");
+        let long = "x".repeat((1 << 20) + 1);
+        assert_eq!((syntax(&long), syntax(&long[1..])), ("limit-exceeded", "accepted"));
+    }
+
+    #[test]
+    fn endless_work_and_output_are_stopped() {
+        let inner =
+            "{% for b in range(9999) %}{% for c in range(9999) %}BODY{% endfor %}{% endfor %}";
+        let body = format!(
+            "{{% if messages %}}{{% for a in range(9999) %}}{inner}{{% endfor %}}{{% endif %}}"
+        );
+        let user = [ChatMessage::new("user", "x")];
+        assert_eq!(code(&body.replace("BODY", ""), &user), "chat-template-failed");
+        assert_eq!(code(&body.replace("BODY", &"x".repeat(4096)), &user), "limit-exceeded");
+    }
+
+    #[test]
+    fn templates_are_found_in_configurations() {
+        let from = |json: &str| {
+            ChatTemplate::from_tokenizer_config(json.as_bytes())
+                .map(|template| template.source().to_owned())
+        };
+        assert_eq!(from(r#"{"chat_template": "a"}"#).as_deref(), Ok("a"));
+        let named = r#"{"chat_template": [{"name": "t", "template": "b"}, {"name": "default", "template": "a"}]}"#;
+        assert_eq!(from(named).as_deref(), Ok("a"));
+        assert_eq!(from("{}"), Err(ChatError::NoTemplate));
+        assert_eq!(from("{").expect_err("refused").code(), "chat-bad-json");
+    }
+
+    #[test]
+    fn generation_tags_keep_their_white_space_control() {
+        let source = "a{%- generation -%}b{% endgeneration %}{{ x }}";
+        assert_eq!(without_generation_tags(source), "a{%- if true -%}b{% endif %}{{ x }}");
+        let other = "{% set generation = 1 %}{%";
+        assert_eq!(without_generation_tags(other), other);
+    }
 }

@@ -412,16 +412,9 @@ fn read_ranks(model: &Model, tokens: &[Token]) -> Result<Vec<u32>, TokenizerErro
         last = Some(made);
     }
     let ranks = dense_ranks(tokens, &ids, |id| first.get(&id).copied())?;
-    let mut possible = 0u64;
-    for (token, &rank) in tokens.iter().zip(&ranks) {
-        if token.kind == TokenKind::Normal {
-            splits(tokens, &ids, &token.text, |_, _| possible += 1);
-            if rank == 0 {
-                splits(tokens, &ids, &token.text, |_, _| listed = u64::MAX);
-            }
-        }
-    }
-    if listed != possible {
+    let normal = tokens.iter().filter(|token| token.kind == TokenKind::Normal);
+    let possible: usize = normal.map(|token| splits(tokens, &ids, &token.text).count()).sum();
+    if listed != possible as u64 {
         return Err(unsupported(
             "model.merges",
             &model.merges.len(),

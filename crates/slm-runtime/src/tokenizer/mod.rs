@@ -24,3 +24,6 @@ pub use encode::{SpecialTokens, Tokenizer};
 pub use error::TokenizerError;
 pub use pre_tokenizer::PreTokenizer;
 pub use spec::{Algorithm, RawTokenizerSpec, Stripping, Token, TokenKind, TokenizerSpec};
+
+#[cfg(test)]
+mod tests;

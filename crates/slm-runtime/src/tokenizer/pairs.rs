@@ -40,9 +40,8 @@ impl PairTable {
             Algorithm::SentencePieceBpe { ranks, .. } => {
                 for (id, (token, &rank)) in (0u32..).zip(spec.tokens.iter().zip(ranks)) {
                     if rank > 0 {
-                        splits(&spec.tokens, &ids, &token.text, |left, right| {
-                            rows.push((left, right, rank, id))
-                        });
+                        let pairs = splits(&spec.tokens, &ids, &token.text);
+                        rows.extend(pairs.map(|(left, right)| (left, right, rank, id)));
                     }
                 }
             }

@@ -304,23 +304,20 @@ pub(crate) fn merged(
     }
 }
 
-/// Calls `visit(left, right)` for every split of normal token `text` into two normal tokens, shortest left part first.
-pub(crate) fn splits(
-    tokens: &[Token],
-    ids: &HashMap<&str, u32>,
-    text: &str,
-    mut visit: impl FnMut(u32, u32),
-) {
+/// Every split of the text of a normal token into two normal tokens, shortest left part first.
+pub(crate) fn splits<'a>(
+    tokens: &'a [Token],
+    ids: &'a HashMap<&str, u32>,
+    text: &'a str,
+) -> impl Iterator<Item = (u32, u32)> + 'a {
     let normal = |part: &str| {
         let id = *ids.get(part)?;
         (tokens[usize::try_from(id).ok()?].kind == TokenKind::Normal).then_some(id)
     };
-    for (at, _) in text.char_indices().skip(1) {
+    text.char_indices().skip(1).filter_map(move |(at, _)| {
         let (left, right) = text.split_at(at);
-        if let (Some(left), Some(right)) = (normal(left), normal(right)) {
-            visit(left, right);
-        }
-    }
+        Some((normal(left)?, normal(right)?))
+    })
 }
 
 /// Dense ranks from an order of tokens: 0 for tokens that no split makes; `key` smaller ranks earlier, equal keys share a rank.
@@ -332,11 +329,9 @@ pub(crate) fn dense_ranks<K: Ord + Copy>(
     let mut order: Vec<(K, u32)> = Vec::new();
     for (id, token) in (0u32..).zip(tokens) {
         check_piece(id, token)?;
-        let mut made = false;
-        if token.kind == TokenKind::Normal {
-            splits(tokens, ids, &token.text, |_, _| made = true);
-        }
-        if let (true, Some(key)) = (made, key(id)) {
+        let is_made =
+            token.kind == TokenKind::Normal && splits(tokens, ids, &token.text).next().is_some();
+        if let (true, Some(key)) = (is_made, key(id)) {
             order.push((key, id));
         }
     }
