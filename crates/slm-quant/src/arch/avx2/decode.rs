@@ -80,7 +80,7 @@ fn groups<K: Group>(s: Avx2, out: &mut [f32], bytes: &[u8]) {
 
 #[inline(always)]
 fn group256<K: Group>(s: Avx2, out: &mut [f32; 256], bytes: &[u8]) {
-    let w = K::unpack::<8>(s, bytes);
+    let w = K::unpack(s, bytes);
     let scale = |h: usize| if K::SCALED { s.mul(w.d, s.to_f32(w.sc[h])) } else { w.d };
     let minimum = |h: usize| match K::FORM {
         Form::ScaleMinK => s.mul(w.m, s.to_f32(w.mn[h])),

@@ -45,8 +45,8 @@ pub(super) trait Group {
     /// Bytes of 256 weights.
     const BYTES: usize = if matches!(Self::UNIT, 0..=34) { 8 * Self::UNIT } else { Self::UNIT };
 
-    /// The first `N` of the eight blocks in `bytes`; the rest is unspecified.
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights;
+    /// The eight blocks in `bytes`.
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights;
 }
 
 pub(super) struct Q4_0;
@@ -67,12 +67,12 @@ impl Group for Q4_0 {
     const UNIT: usize = 18;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = nibbles(s, bytes, 18 * i + 2);
         }
-        w.d = scales::<18, N>(s, bytes);
+        w.d = scales::<18>(s, bytes);
         w
     }
 }
@@ -82,12 +82,12 @@ impl Group for Q4_1 {
     const UNIT: usize = 20;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = nibbles(s, bytes, 20 * i + 4);
         }
-        (w.d, w.m) = scale_pairs::<20, N>(s, bytes);
+        (w.d, w.m) = scale_pairs::<20>(s, bytes);
         w
     }
 }
@@ -97,12 +97,12 @@ impl Group for Q5_0 {
     const UNIT: usize = 22;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = s.or(nibbles(s, bytes, 22 * i + 6), fifth_bits(s, bytes, 22 * i + 2));
         }
-        w.d = scales::<22, N>(s, bytes);
+        w.d = scales::<22>(s, bytes);
         w
     }
 }
@@ -112,12 +112,12 @@ impl Group for Q5_1 {
     const UNIT: usize = 24;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = s.or(nibbles(s, bytes, 24 * i + 8), fifth_bits(s, bytes, 24 * i + 4));
         }
-        (w.d, w.m) = scale_pairs::<24, N>(s, bytes);
+        (w.d, w.m) = scale_pairs::<24>(s, bytes);
         w
     }
 }
@@ -128,12 +128,12 @@ impl Group for Q8_0 {
     const UNIT: usize = 34;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = s.load32(bytes, 34 * i + 2);
         }
-        w.d = scales::<34, N>(s, bytes);
+        w.d = scales::<34>(s, bytes);
         w
     }
 }
@@ -144,12 +144,12 @@ impl Group for Iq4Nl {
     const UNIT: usize = 18;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
-        for i in 0..N {
+        for i in 0..8 {
             w.w[i] = table(s, &IQ4_VALUES, nibbles(s, bytes, 18 * i + 2));
         }
-        w.d = scales::<18, N>(s, bytes);
+        w.d = scales::<18>(s, bytes);
         w
     }
 }
@@ -161,7 +161,7 @@ impl Group for Q2K {
     const UNIT: usize = 84;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         for n in 0..2 {
             let q = two_bits(s, s.load32(bytes, 16 + 32 * n));
@@ -186,7 +186,7 @@ impl Group for Q3K {
     const UNIT: usize = 110;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         let hmask = s.load32(bytes, 0);
         let four = s.bytes1(4);
@@ -220,7 +220,7 @@ impl Group for Q4K {
     const UNIT: usize = 144;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         for i in 0..4 {
             (w.w[2 * i], w.w[2 * i + 1]) = nibbles32(s, s.load32(bytes, 16 + 32 * i));
@@ -236,7 +236,7 @@ impl Group for Q5K {
     const UNIT: usize = 176;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         let high = s.load32(bytes, 16);
         for i in 0..4 {
@@ -256,7 +256,7 @@ impl Group for Q6K {
     const UNIT: usize = 210;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         let bias = s.bytes1(32);
         for n in 0..2 {
@@ -282,7 +282,7 @@ impl Group for Iq4Xs {
     const UNIT: usize = 136;
 
     #[inline(always)]
-    fn unpack<const N: usize>(s: Avx2, bytes: &[u8]) -> Weights {
+    fn unpack(s: Avx2, bytes: &[u8]) -> Weights {
         let mut w = plain(s);
         for i in 0..8 {
             w.w[i] = table(s, &IQ4_VALUES, nibbles(s, bytes, 8 + 16 * i));
@@ -365,22 +365,22 @@ pub(super) fn table(s: Avx2, values: &[i8; 16], codes: I) -> I {
     s.avx2._mm256_shuffle_epi8(values, codes)
 }
 
-/// The f16 at the start of each of `N` blocks, widened.
+/// The f16 at the start of each of eight blocks, widened.
 #[inline(always)]
-fn scales<const UNIT: usize, const N: usize>(s: Avx2, bytes: &[u8]) -> F {
+fn scales<const UNIT: usize>(s: Avx2, bytes: &[u8]) -> F {
     let mut d = [0u16; 8];
-    for i in 0..N {
+    for i in 0..8 {
         d[i] = u16::from_le_bytes(chunk(bytes, UNIT * i));
     }
     let [a, b, c, d, e, f, g, h] = d.map(|d| d as i16);
     s.widen_f16(s.sse2._mm_setr_epi16(a, b, c, d, e, f, g, h))
 }
 
-/// The two f16 at the start of each of `N` blocks, widened.
+/// The two f16 at the start of each of eight blocks, widened.
 #[inline(always)]
-fn scale_pairs<const UNIT: usize, const N: usize>(s: Avx2, bytes: &[u8]) -> (F, F) {
+fn scale_pairs<const UNIT: usize>(s: Avx2, bytes: &[u8]) -> (F, F) {
     let mut pairs = [0i32; 8];
-    for i in 0..N {
+    for i in 0..8 {
         pairs[i] = i32::from_le_bytes(chunk(bytes, UNIT * i));
     }
     let [a, b, c, d, e, f, g, h] = pairs;

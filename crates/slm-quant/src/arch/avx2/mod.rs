@@ -6,13 +6,17 @@
 mod decode;
 mod float;
 mod group;
+mod plain;
 mod product;
+mod quantize;
 
 use core::arch::x86_64::{__m128, __m128i, __m256, __m256i};
 
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
-pub(crate) use product::{float_strip, int8_strip, lora_strip, quantize_row};
+pub(crate) use plain::{float_strip, lora_strip};
+pub(crate) use product::int8_strip;
+pub(crate) use quantize::quantize_row;
 
 pulp::simd_type!({
     /// Proof that the CPU has these features.

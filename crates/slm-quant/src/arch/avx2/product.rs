@@ -1,9 +1,7 @@
-//! Products. The f32 sum of an output element is one lane: eight rows run together, each adding its blocks' terms in order.
+//! Int8 products. The f32 sum of an output element is one lane: eight rows run together, each adding its blocks' terms in order.
 
 use slm_format::Encoding;
 
-use super::decode::{decode_piece, widen8};
-use super::float::dot_more;
 use super::group::{self, Form, Group, Weights};
 use super::{Avx2, F, I, chunk};
 use crate::arch::scalar;
@@ -71,8 +69,11 @@ fn tile_of<K: Group, const T: usize>(
         #[inline(always)]
         move || {
             let n_tokens = xq.n_rows();
+            let tokens: Tokens<T> = core::array::from_fn(|t| xq.padded(token + t));
+            let last = Last::new(w.cols() / BLOCK, &tokens);
             for (r, out) in out.chunks_mut(ROWS * n_tokens).enumerate() {
-                rows::<K, T>(s, out, w, first_row + r * ROWS, xq, token);
+                let first_row = first_row + r * ROWS;
+                rows::<K, T>(s, out, w, first_row, &tokens, &last, n_tokens, token);
             }
         },
     );
@@ -85,14 +86,14 @@ fn rows<K: Group, const T: usize>(
     out: &mut [f32],
     w: &QMatrix,
     first_row: usize,
-    xq: &QuantizedRows,
+    tokens: &Tokens<T>,
+    last: &Last<T>,
+    n_tokens: usize,
     token: usize,
 ) {
-    let n_tokens = xq.n_rows();
     let n_rows = out.len() / n_tokens;
     let n_blocks = w.cols() / BLOCK;
-    let n_groups = n_blocks.div_ceil(8);
-    let tokens: Tokens<T> = core::array::from_fn(|t| xq.padded(token + t));
+    let n_groups = n_blocks / 8;
     let mut acc = [s.set1(0.0); T];
     let mut terms = [[[s.set1(0.0); ROWS]; RUN]; T];
     let mut first = 0;
@@ -101,41 +102,29 @@ fn rows<K: Group, const T: usize>(
         for r in 0..n_rows {
             let row = w.row_bytes(first_row + r);
             for g in 0..run {
-                let group = first + g;
-                let bytes = &row[group * K::BYTES..];
-                match n_blocks - group * 8 {
-                    8.. => put::<K, T, 8>(s, &mut terms, g, r, bytes, &tokens, group),
-                    n => {
-                        // The last blocks of the row, padded: no read past the end.
-                        let mut padded = [0u8; 8 * 34];
-                        padded[..n * K::UNIT].copy_from_slice(&bytes[..n * K::UNIT]);
-                        if n <= 2 {
-                            put::<K, T, 2>(s, &mut terms, g, r, &padded, &tokens, group);
-                        } else if n <= 4 {
-                            put::<K, T, 4>(s, &mut terms, g, r, &padded, &tokens, group);
-                        } else {
-                            put::<K, T, 8>(s, &mut terms, g, r, &padded, &tokens, group);
-                        }
-                    }
+                let at = first + g;
+                let weights = K::unpack(s, &row[at * K::BYTES..][..K::BYTES]);
+                for t in 0..T {
+                    let (q, d, xsum) = tokens[t];
+                    let q = q[at * 256..].first_chunk().expect("BUG: padded to groups");
+                    let d = s.load(&chunk(d, at * 8));
+                    let xsum = s.i32s(chunk(xsum, at * 8));
+                    terms[t][g & (RUN - 1)][r & (ROWS - 1)] = term::<K>(s, &weights, q, d, xsum);
                 }
             }
         }
         for t in 0..T {
             for g in 0..run {
                 let columns = transpose(s, &terms[t][g]);
-                let n = (n_blocks - (first + g) * 8).min(8);
-                if n == 8 {
-                    for b in 0..8 {
-                        acc[t] = s.add(acc[t], columns[b]);
-                    }
-                } else {
-                    for b in 0..n {
-                        acc[t] = s.add(acc[t], columns[b]);
-                    }
+                for b in 0..8 {
+                    acc[t] = s.add(acc[t], columns[b]);
                 }
             }
         }
         first += run;
+    }
+    if !n_blocks.is_multiple_of(8) {
+        last_blocks::<K, T>(s, &mut acc, w, first_row, n_rows, last);
     }
     for t in 0..T {
         let lanes: [f32; 8] = pulp::cast(acc[t]);
@@ -148,33 +137,81 @@ fn rows<K: Group, const T: usize>(
 /// Codes, scales and sums of each token of a tile, padded to whole groups.
 type Tokens<'a, const T: usize> = [(&'a [i8], &'a [f32], &'a [i32]); T];
 
-/// The terms of one row's group for `T` tokens.
+/// The activation blocks after the last whole group, once for each row of weights that shares a group.
+struct Last<const T: usize> {
+    q: [[i8; 256]; T],
+    d: [[f32; 8]; T],
+    xsum: [[i32; 8]; T],
+}
+
+impl<const T: usize> Last<T> {
+    #[inline(always)]
+    fn new(n_blocks: usize, tokens: &Tokens<T>) -> Last<T> {
+        let mut last = Last { q: [[0; 256]; T], d: [[0.0; 8]; T], xsum: [[0; 8]; T] };
+        let (start, n) = (n_blocks / 8 * 8, n_blocks % 8);
+        let together = if n == 0 { 0 } else { 8 / n };
+        for t in 0..T {
+            for i in 0..together * n {
+                let from = start + i % n;
+                let codes: [i8; BLOCK] = chunk(tokens[t].0, from * BLOCK);
+                last.q[t][i * BLOCK..][..BLOCK].copy_from_slice(&codes);
+                last.d[t][i] = tokens[t].1[from];
+                last.xsum[t][i] = tokens[t].2[from];
+            }
+        }
+        last
+    }
+}
+
+/// The one to seven blocks after the last whole group: those of as many rows as fit share a group.
 #[inline(always)]
-fn put<K: Group, const T: usize, const N: usize>(
+fn last_blocks<K: Group, const T: usize>(
     s: Avx2,
-    terms: &mut [[[F; ROWS]; RUN]; T],
-    g: usize,
-    r: usize,
-    bytes: &[u8],
-    tokens: &Tokens<T>,
-    group: usize,
+    acc: &mut [F; T],
+    w: &QMatrix,
+    first_row: usize,
+    n_rows: usize,
+    last: &Last<T>,
 ) {
-    let bytes = &bytes[..K::BYTES];
-    let weights = K::unpack::<N>(s, bytes);
+    let n_blocks = w.cols() / BLOCK;
+    let (start, n) = (n_blocks / 8 * 8, n_blocks % 8);
+    let together = 8 / n;
+    let mut columns = [[[0.0f32; ROWS]; 8]; T];
+    let mut bytes = [0u8; 8 * 34];
+    for r0 in (0..n_rows).step_by(together) {
+        let rows = together.min(n_rows - r0);
+        for r in 0..rows {
+            let row = &w.row_bytes(first_row + r0 + r)[start * K::UNIT..];
+            for b in 0..n {
+                // One block at a time: a copy of constant length.
+                bytes[(r * n + b) * K::UNIT..][..K::UNIT]
+                    .copy_from_slice(&row[b * K::UNIT..][..K::UNIT]);
+            }
+        }
+        let weights = K::unpack(s, &bytes[..K::BYTES]);
+        for t in 0..T {
+            let terms =
+                term::<K>(s, &weights, &last.q[t], s.load(&last.d[t]), s.i32s(last.xsum[t]));
+            let terms: [f32; 8] = pulp::cast(terms);
+            for r in 0..rows {
+                for b in 0..n {
+                    columns[t][b][r0 + r] = terms[r * n + b];
+                }
+            }
+        }
+    }
     for t in 0..T {
-        let (q, d, xsum) = tokens[t];
-        let q: &[i8; 256] = q[group * 256..].first_chunk().expect("BUG: padded to groups");
-        let d = s.load(d[group * 8..].first_chunk().expect("BUG: padded to groups"));
-        let xsum = s.i32s(chunk(xsum, group * 8));
-        terms[t][g & (RUN - 1)][r & (ROWS - 1)] = term::<K, N>(s, &weights, q, d, xsum);
+        for b in 0..n {
+            acc[t] = s.add(acc[t], s.load(&columns[t][b]));
+        }
     }
 }
 
 /// The terms of eight blocks, by the contract's formula.
 #[inline(always)]
-fn term<K: Group, const N: usize>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xsum: I) -> F {
+fn term<K: Group>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xsum: I) -> F {
     let mut sums = [s.bytes1(0); 8];
-    for i in 0..N {
+    for i in 0..8 {
         let q: I = pulp::cast(chunk::<i8, 32>(q, 32 * i));
         // |w| reaches 128 as an unsigned byte and |q| only 127, so a pair is at most 32512: no saturation.
         sums[i] = if K::SIGNED {
@@ -206,7 +243,7 @@ fn term<K: Group, const N: usize>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xs
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.mul(dx, s.to_f32(xsum)))),
         Form::ScaleMinK => {
             let minima = if K::HALVES {
-                for i in 0..N {
+                for i in 0..8 {
                     let q: I = pulp::cast(chunk::<i8, 32>(q, 32 * i));
                     sums[i] = s.avx2._mm256_maddubs_epi16(s.bytes1(1), q);
                 }
@@ -295,189 +332,4 @@ fn transpose(s: Avx2, rows: &[F; 8]) -> [F; 8] {
         columns[i + 4] = avx._mm256_permute2f128_ps::<0x31>(four[i], next[i]);
     }
     columns
-}
-
-/// As [`scalar::float_strip`].
-pub(crate) fn float_strip(
-    s: Avx2,
-    out: &mut [f32],
-    w: &QMatrix,
-    first_row: usize,
-    x: &[f32],
-    n_tokens: usize,
-) {
-    s.run(
-        #[inline(always)]
-        move || {
-            for (r, out) in out.chunks_exact_mut(n_tokens).enumerate() {
-                let row = w.row_bytes(first_row + r);
-                let cols = w.cols();
-                let mut token = 0;
-                while token + 4 <= n_tokens {
-                    float_row::<4>(
-                        s,
-                        &mut out[token..],
-                        w.encoding(),
-                        row,
-                        &x[token * cols..],
-                        cols,
-                    );
-                    token += 4;
-                }
-                while token < n_tokens {
-                    float_row::<1>(
-                        s,
-                        &mut out[token..],
-                        w.encoding(),
-                        row,
-                        &x[token * cols..],
-                        cols,
-                    );
-                    token += 1;
-                }
-            }
-        },
-    );
-}
-
-/// One row with `T` tokens.
-#[inline(always)]
-fn float_row<const T: usize>(
-    s: Avx2,
-    out: &mut [f32],
-    encoding: Encoding,
-    row: &[u8],
-    x: &[f32],
-    cols: usize,
-) {
-    /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
-    const PIECE: usize = 256;
-    let piece_bytes = PIECE / encoding.block_elements() * encoding.block_bytes();
-    let mut decoded = [0.0f32; PIECE];
-    let mut lanes = [[s.set1(0.0); 2]; T];
-    for (p, bytes) in row.chunks(piece_bytes).enumerate() {
-        let n = PIECE.min(cols - p * PIECE);
-        decode_piece(s, encoding, &mut decoded[..n], bytes);
-        for t in 0..T {
-            dot_more(s, &mut lanes[t], &decoded[..n], &x[t * cols + p * PIECE..][..n]);
-        }
-    }
-    for t in 0..T {
-        out[t] = s.sum_lanes(lanes[t][0], lanes[t][1]);
-    }
-}
-
-/// As [`scalar::lora_strip`].
-pub(crate) fn lora_strip(s: Avx2, y: &mut [f32], f: f32, bt: &QMatrix, z: &[f32], first: usize) {
-    let whole = y.len() / 8 * 8;
-    let (head, tail) = y.split_at_mut(whole);
-    match bt.encoding() {
-        Encoding::F32 => lora_head::<0>(s, head, f, bt, z, first),
-        Encoding::F16 => lora_head::<1>(s, head, f, bt, z, first),
-        _ => lora_head::<2>(s, head, f, bt, z, first),
-    }
-    scalar::lora_strip(tail, f, bt, z, first + whole);
-}
-
-fn lora_head<const TYPE: usize>(
-    s: Avx2,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    first: usize,
-) {
-    s.run(
-        #[inline(always)]
-        move || {
-            let wide = y.len() / 32 * 32;
-            for at in (0..wide).step_by(32) {
-                lora_piece::<TYPE, 4>(s, &mut y[at..], f, bt, z, first + at);
-            }
-            for at in (wide..y.len()).step_by(8) {
-                lora_piece::<TYPE, 1>(s, &mut y[at..], f, bt, z, first + at);
-            }
-        },
-    );
-}
-
-/// `8 * V` outputs.
-#[inline(always)]
-fn lora_piece<const TYPE: usize, const V: usize>(
-    s: Avx2,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    at: usize,
-) {
-    let unit = if TYPE == 0 { 4 } else { 2 };
-    let mut u = [s.set1(0.0); V];
-    for (r, &z) in z.iter().enumerate() {
-        let row = &bt.row_bytes(r)[at * unit..][..8 * V * unit];
-        let z = s.set1(z);
-        for v in 0..V {
-            u[v] = s.add(u[v], s.mul(z, widen8::<TYPE>(s, row, 8 * v * unit)));
-        }
-    }
-    let f = s.set1(f);
-    for v in 0..V {
-        let y: &mut [f32; 8] = y[8 * v..].first_chunk_mut().expect("BUG: whole vectors");
-        s.store(y, s.add(s.load(y), s.mul(f, u[v])));
-    }
-}
-
-/// As [`scalar::quantize_row`].
-pub(crate) fn quantize_row(s: Avx2, x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
-    s.run(
-        #[inline(always)]
-        move || {
-            for (b, (x, q)) in x.chunks_exact(BLOCK).zip(q.chunks_exact_mut(BLOCK)).enumerate() {
-                let x: [F; 4] = pulp::cast(chunk::<f32, 32>(x, 0));
-                let (scale, codes, sum) = quantize_block(s, &x);
-                (d[b], xsum[b]) = (scale, sum);
-                q.copy_from_slice(&codes);
-            }
-        },
-    );
-}
-
-#[inline(always)]
-fn quantize_block(s: Avx2, x: &[F; 4]) -> (f32, [i8; 32], i32) {
-    let sign = s.set1(-0.0);
-    let mut most = s.avx._mm256_andnot_ps(sign, x[0]);
-    for i in 1..4 {
-        most = s.avx._mm256_max_ps(most, s.avx._mm256_andnot_ps(sign, x[i]));
-    }
-    let most: [f32; 8] = pulp::cast(most);
-    let mut amax = most[0];
-    for i in 1..8 {
-        amax = if most[i] > amax { most[i] } else { amax };
-    }
-    let id = 127.0 / amax;
-    if amax == 0.0 || !id.is_finite() {
-        return (0.0, [0; 32], 0);
-    }
-    let factor = s.set1(id);
-    // Rounds to nearest even, the mode every thread starts in.
-    let mut wide = [s.bytes1(0); 4];
-    for i in 0..4 {
-        wide[i] = s.avx._mm256_cvtps_epi32(s.mul(x[i], factor));
-    }
-    let total = s.avx2._mm256_add_epi32(
-        s.avx2._mm256_add_epi32(wide[0], wide[1]),
-        s.avx2._mm256_add_epi32(wide[2], wide[3]),
-    );
-    let total: [i32; 8] = pulp::cast(total);
-    let mut sum = 0;
-    for i in 0..8 {
-        sum += total[i];
-    }
-    let low = s.avx2._mm256_packs_epi32(wide[0], wide[1]);
-    let high = s.avx2._mm256_packs_epi32(wide[2], wide[3]);
-    let bytes = s.avx2._mm256_packs_epi16(low, high);
-    // Packing works in halves: quads of bytes 0 4 1 5 2 6 3 7 back in order.
-    let order = s.i32s([0, 4, 1, 5, 2, 6, 3, 7]);
-    let bytes = s.avx2._mm256_permutevar8x32_epi32(bytes, order);
-    (amax / 127.0, pulp::cast(bytes), sum)
 }
