@@ -1,6 +1,6 @@
 //! Every fuzz target for a while, with cargo-fuzz on the installed nightly.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::problems::{Outcome, Problems};
 use crate::run;
@@ -21,6 +21,7 @@ pub(crate) fn run(args: &[&str]) -> Outcome {
     let mut found = Vec::new();
     for target in chosen {
         println!("fuzz: {target} for {seconds} s");
+        run::must(nightly().args(["cargo", "fuzz", "build", target]))?;
         if one(target, seconds).is_err() {
             found.push(format!("fuzz: {target} found something; see fuzz/artifacts/{target}"));
         }
@@ -83,9 +84,9 @@ fn targets() -> Result<Vec<String>, Problems> {
 /// New inputs go to fuzz/corpus, which is not committed; the seeds are read only.
 fn one(target: &str, seconds: u32) -> Outcome {
     std::fs::create_dir_all(run::root().join("fuzz/corpus").join(target))?;
-    let mut command = run::command("rustup");
+    let mut command = nightly();
     command
-        .args(["run", "nightly", "cargo", "fuzz", "run", target])
+        .args(["cargo", "fuzz", "run", target])
         .arg(format!("fuzz/corpus/{target}"))
         .arg(format!("fuzz/seeds/{target}"))
         .arg("--")
@@ -94,6 +95,12 @@ fn one(target: &str, seconds: u32) -> Outcome {
         .arg(format!("-malloc_limit_mb={MEMORY_MB}"))
         .args(["-timeout=10", "-max_len=65536", "-print_final_stats=1"]);
     run::must(&mut command)
+}
+
+fn nightly() -> Command {
+    let mut command = run::command("rustup");
+    command.args(["run", "nightly"]);
+    command
 }
 
 #[cfg(test)]
