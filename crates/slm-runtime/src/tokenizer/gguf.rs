@@ -136,15 +136,23 @@ fn read_pre(metadata: &Metadata<'_>) -> Result<PreTokenizer, TokenizerError> {
     })
 }
 
+/// Merges between known tokens. One whose result is no token is left out: llama.cpp merges the pair and then finds no token for it, so
+/// that its parts come out, and Hugging Face refuses such a list.
 fn read_merges(
     metadata: &Metadata<'_>,
     tokens: &[Token],
 ) -> Result<Vec<(u32, u32)>, TokenizerError> {
     let lines = metadata.str_array("tokenizer.ggml.merges")?.unwrap_or(&[]);
-    merge_ids(
-        &index(tokens)?,
-        (0u32..).zip(lines).map(|(position, line)| split_merge(position, line)),
-    )
+    let ids = index(tokens)?;
+    let parts = (0u32..).zip(lines).map(|(position, line)| split_merge(position, line));
+    let pairs = merge_ids(&ids, parts)?;
+    let makes_token = |line: &&str| ids.contains_key(line.replacen(' ', "", 1).as_str());
+    Ok(pairs
+        .into_iter()
+        .zip(lines)
+        .filter(|(_, line)| makes_token(line))
+        .map(|(pair, _)| pair)
+        .collect())
 }
 
 fn read_ranks(metadata: &Metadata<'_>, tokens: &[Token]) -> Result<Vec<u32>, TokenizerError> {
