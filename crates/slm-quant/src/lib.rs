@@ -4,6 +4,8 @@
 //! does every [`Executor`], whatever its number of workers. The crate knows no files and no models: it multiplies a [`QMatrix`] over
 //! borrowed bytes with rows of `f32`.
 //!
+//! Equal bits assume the floating-point environment a thread starts in: rounding to nearest even, denormals on.
+//!
 //! ```
 //! use slm_format::Encoding;
 //! use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, codec};

@@ -136,7 +136,7 @@ fn activations(n: usize, kind: Kind, random: &mut Random) -> Vec<f32> {
 fn columns(encoding: Encoding) -> Vec<usize> {
     match encoding.block_elements() {
         1 => vec![1, 15, 16, 17, 31, 255, 256, 257, 300],
-        32 => vec![32, 64, 96, 128, 160, 224, 256, 288, 576, 2048, 2080],
+        32 => vec![32, 64, 96, 128, 160, 192, 224, 256, 288, 576, 2048, 2080],
         64 => vec![64, 192, 256, 320],
         _ => vec![256, 512, 2048, 2304],
     }
@@ -470,6 +470,32 @@ fn executors_agree() {
             assert_eq!(one, both);
         }
     }
+}
+
+/// Every chunk once, with its own index, in step over two buffers.
+#[test]
+fn executors_cut_in_step() {
+    let check = |exec: &dyn slm_quant::Executor| {
+        assert!(exec.n_workers() >= 1);
+        for n in [0, 1, 5, 6, 7, 60, 61] {
+            let (mut a, mut b) = (vec![0.0f32; 3 * n], vec![0.0f32; 2 * n]);
+            exec.for_each_chunk_pair(&mut a, 15, &mut b, 10, &|i, a, b| {
+                assert_eq!(a.len() * 2, b.len() * 3);
+                for (y, x) in a.iter_mut().map(|y| (y, 1)).chain(b.iter_mut().map(|y| (y, 2))) {
+                    *y += (i * 10 + x) as f32;
+                }
+            });
+            assert!(a.iter().enumerate().all(|(at, &y)| y == (at / 15 * 10 + 1) as f32));
+            assert!(b.iter().enumerate().all(|(at, &y)| y == (at / 10 * 10 + 2) as f32));
+            exec.for_each_chunk(&mut a, 4, &|i, a| a.fill(i as f32));
+            assert!(a.iter().enumerate().all(|(at, &y)| y == (at / 4) as f32));
+        }
+    };
+    check(&Inline);
+    #[cfg(feature = "rayon")]
+    check(&slm_quant::RayonExecutor::new(
+        rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap(),
+    ));
 }
 
 #[test]

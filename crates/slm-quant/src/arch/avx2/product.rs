@@ -149,7 +149,7 @@ impl<const T: usize> Last<T> {
     fn new(n_blocks: usize, tokens: &Tokens<T>) -> Last<T> {
         let mut last = Last { q: [[0; 256]; T], d: [[0.0; 8]; T], xsum: [[0; 8]; T] };
         let (start, n) = (n_blocks / 8 * 8, n_blocks % 8);
-        let together = if n == 0 { 0 } else { 8 / n };
+        let together = 8usize.checked_div(n).unwrap_or(0);
         for t in 0..T {
             for i in 0..together * n {
                 let from = start + i % n;
