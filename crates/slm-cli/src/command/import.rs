@@ -1,0 +1,152 @@
+//! `import` and `adapter import`.
+
+use std::path::Path;
+
+use serde_json::json;
+use slm_manifest::Name;
+use slm_runtime::load::Base;
+use slm_runtime::runtime::ResolvedAdapter;
+
+use crate::args::{AdapterFormat, Factors};
+use crate::error::CliError;
+use crate::model::{engine, open_base, read_adapter};
+use crate::world::World;
+
+/// Brings a model into the store.
+pub(crate) fn base(
+    world: &World,
+    path: &Path,
+    name: Option<String>,
+    replace: bool,
+) -> Result<(), CliError> {
+    let engine = engine(None, None)?;
+    let progress = world.output.progress(2, "checking and hashing");
+    let base = open_base(path, &engine)?;
+    progress.inc(1);
+    progress.set_message("writing");
+    let name: Name = name.ok_or(CliError::Missing { option: "--name" })?.parse()?;
+    let imported = world.runtime(engine)?.load_base(&base, &name, replace)?;
+    progress.finish_and_clear();
+    let mut object = base_object(&base);
+    object["name"] = json!(name.as_str());
+    object["changed"] = json!(imported.changed);
+    object["blob"] = json!(imported.blob);
+    let mut lines = vec![format!(
+        "{} {name}: base {}",
+        changed(imported.changed, "imported", "unchanged"),
+        imported.base
+    )];
+    lines.extend(base_lines(&base));
+    world.output.result(object, &lines);
+    Ok(())
+}
+
+/// Brings an adapter into the store.
+pub(crate) fn adapter(
+    world: &World,
+    path: &Path,
+    name: Option<String>,
+    base: Option<String>,
+    format: AdapterFormat,
+    factors: Factors,
+    replace: bool,
+) -> Result<(), CliError> {
+    let read = read_adapter(path, format)?;
+    let name: Name = name.ok_or(CliError::Missing { option: "--name" })?.parse()?;
+    let base = base.ok_or(CliError::Missing { option: "--base" })?;
+    let runtime = world.runtime(engine(None, None)?)?;
+    let resolve = |shape: &slm_overlay::BaseShape| {
+        let resolved = read(shape)?;
+        match factors {
+            Factors::Keep => Ok(resolved),
+            Factors::F16 => {
+                Ok(ResolvedAdapter { adapter: resolved.adapter.with_factors_f16()?, ..resolved })
+            }
+        }
+    };
+    let imported = runtime.load_adapter(&resolve, &base, &name, replace)?;
+    let report = &imported.report;
+    let object = json!({
+        "adapter": imported.adapter,
+        "name": name.as_str(),
+        "kind": "lora",
+        "base": imported.base,
+        "blob": imported.blob,
+        "changed": imported.changed,
+        "targets": report.targets,
+        "patterns": report.patterns,
+        "warnings": report.warnings,
+    });
+    let mut lines = vec![
+        format!(
+            "{} {name}: adapter {}",
+            changed(imported.changed, "imported", "unchanged"),
+            imported.adapter
+        ),
+        format!("lora on {} tensors of base {}", report.targets.len(), imported.base),
+    ];
+    lines.extend(
+        report.targets.iter().map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
+    );
+    lines.extend(
+        report.patterns.iter().map(|p| format!("pattern {} matched {}", p.pattern, p.matched)),
+    );
+    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    world.output.result(object, &lines);
+    Ok(())
+}
+
+/// What a base is, for a program.
+pub(crate) fn base_object(base: &Base) -> serde_json::Value {
+    let quantization: Vec<_> = base
+        .quantization()
+        .into_iter()
+        .map(|(encoding, tensors)| json!({ "type": encoding.name(), "tensors": tensors }))
+        .collect();
+    json!({
+        "kind": "base",
+        "base": base.id(),
+        "model": base.name(),
+        "architecture": base.config().architecture.name(),
+        "parameters": base.parameters(),
+        "bytes": base.weight_bytes(),
+        "tokenizer": base.tokenizer_id(),
+        "quantization": quantization,
+    })
+}
+
+/// What a base is, for a person.
+pub(crate) fn base_lines(base: &Base) -> Vec<String> {
+    let quantization: Vec<String> = base
+        .quantization()
+        .into_iter()
+        .map(|(encoding, tensors)| format!("{tensors} {encoding}"))
+        .collect();
+    let c = base.config();
+    vec![
+        format!(
+            "{} ({}), {} parameters, {} bytes",
+            base.name(),
+            c.architecture.name(),
+            base.parameters(),
+            base.weight_bytes()
+        ),
+        format!(
+            "{} layers, hidden {}, ffn {}, {} heads over {} of {}, vocabulary {}, context {}",
+            c.n_layers,
+            c.n_embd,
+            c.n_ff,
+            c.n_heads,
+            c.n_kv_heads,
+            c.head_dim,
+            c.vocab_size,
+            c.context_length
+        ),
+        format!("tensors: {}", quantization.join(", ")),
+        format!("tokenizer {}", base.tokenizer_id()),
+    ]
+}
+
+fn changed(changed: bool, yes: &'static str, no: &'static str) -> &'static str {
+    if changed { yes } else { no }
+}

@@ -1,0 +1,197 @@
+//! `inspect`: what a name, a digest or any readable file holds, with the same checks as import.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use slm_format::container::Container;
+use slm_format::safetensors::SafeTensors;
+use slm_manifest::Manifest;
+use slm_runtime::error::ModelError;
+use slm_runtime::load::ModelFormat;
+use slm_store::NameKind;
+
+use crate::args::AdapterFormat;
+use crate::command::compose::{adapter_lines, adapters_of};
+use crate::command::import::{base_lines, base_object};
+use crate::error::CliError;
+use crate::model::{engine, open_base, read_adapter, tier_names};
+use crate::world::{LIMITS, World, map, read};
+
+type Report = (Value, Vec<String>);
+
+/// Prints what `what` is.
+pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<(), CliError> {
+    if cpu {
+        let best = engine(Some(1), None)?.kernels.tier().name();
+        let object = json!({ "tiers": tier_names(), "best": best });
+        world
+            .output
+            .result(object, &[format!("tiers: {} (best: {best})", tier_names().join(", "))]);
+        return Ok(());
+    }
+    let what = what.ok_or(CliError::Missing { option: "NAME or FILE" })?;
+    let path = Path::new(&what);
+    let (object, lines) = match stored(world, &what)? {
+        Some(report) => report,
+        None if path.is_dir() => folder(path)?,
+        None => file(path)?,
+    };
+    world.output.result(object, &lines);
+    Ok(())
+}
+
+/// What a name or an id in the store holds.
+fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
+    let runtime = world.runtime(engine(None, None)?)?;
+    for kind in [NameKind::Base, NameKind::Adapter, NameKind::Composition] {
+        for (name, record) in runtime.store().names(kind)? {
+            let Ok(record) = record else { continue };
+            if name.as_str() != what
+                && record.id.to_string() != what
+                && record.blob.to_string() != what
+            {
+                continue;
+            }
+            let (mut object, lines) = match kind {
+                NameKind::Base => base(
+                    &*runtime
+                        .base_by_reference(what)
+                        .or_else(|_| runtime.base_by_reference(name.as_str()))?,
+                ),
+                NameKind::Adapter => {
+                    let bytes = runtime.store().blob(record.blob)?;
+                    slm((*bytes).as_ref())?
+                }
+                NameKind::Composition => {
+                    let bytes = runtime.store().blob(record.blob)?;
+                    manifest(&Manifest::parse((*bytes).as_ref(), &LIMITS)?)
+                }
+            };
+            object["name"] = json!(name);
+            object["blob"] = json!(record.blob);
+            return Ok(Some((object, lines)));
+        }
+    }
+    Ok(None)
+}
+
+fn folder(path: &Path) -> Result<Report, CliError> {
+    if path.join("adapter_config.json").exists() {
+        let _resolve = read_adapter(path, AdapterFormat::Peft)?;
+        let weights = map(&path.join("adapter_model.safetensors"))?;
+        let (mut object, lines) = safetensors((*weights).as_ref())?;
+        object["kind"] = json!("peft-adapter");
+        return Ok((object, lines));
+    }
+    Ok(base(&open_base(path, &engine(None, None)?)?))
+}
+
+fn file(path: &Path) -> Result<Report, CliError> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    if extension == "safetensors" {
+        let bytes = map(path)?;
+        return safetensors((*bytes).as_ref());
+    }
+    if extension == "toml" || extension == "json" {
+        return Ok(manifest(&Manifest::parse(&read(path)?, &LIMITS)?));
+    }
+    let bytes = map(path)?;
+    let head: &[u8] = (*bytes).as_ref();
+    match ModelFormat::detect(head) {
+        Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
+        Ok(ModelFormat::Slm) => slm(head),
+        Err(_) if looks_like_safetensors(head) => safetensors(head),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A length that fits, then a JSON object.
+fn looks_like_safetensors(bytes: &[u8]) -> bool {
+    bytes.get(8) == Some(&b'{')
+}
+
+fn base(base: &slm_runtime::load::Base) -> Report {
+    let mut object = base_object(base);
+    let tensors: Vec<Value> = base
+        .tensors()
+        .iter()
+        .map(|t| json!({ "name": t.name(), "type": t.encoding().name(), "shape": t.shape(), "blake3": t.content() }))
+        .collect();
+    object["tensors"] = tensors.into();
+    let mut lines = vec![format!("base {}", base.id())];
+    lines.extend(base_lines(base));
+    (object, lines)
+}
+
+fn slm(bytes: &[u8]) -> Result<Report, CliError> {
+    let container = Container::open(bytes, &LIMITS)?;
+    container.verify_all()?;
+    match slm_runtime::runtime::read_adapter(&container, &LIMITS) {
+        Ok((adapter, bound)) => {
+            let targets: Vec<Value> = adapter
+                .modules()
+                .iter()
+                .map(|module| json!({ "tensor": module.target, "rank": module.rank(), "scale": module.scale }))
+                .collect();
+            let lines = vec![
+                format!("adapter {}", adapter.id()),
+                format!("lora on {} tensors, bound to base {bound}", adapter.modules().len()),
+            ];
+            Ok((
+                json!({ "kind": "adapter", "adapter": adapter.id(), "base": bound, "targets": targets }),
+                lines,
+            ))
+        }
+        Err(error) => {
+            let bytes = bytes.to_vec();
+            let engine = engine(None, None)?;
+            match slm_runtime::load::Base::open(
+                std::sync::Arc::new(bytes),
+                &LIMITS,
+                engine.kernels,
+                &*engine.exec,
+            ) {
+                Ok(opened) => Ok(base(&opened)),
+                // Neither: an adapter's own fault says more than the missing parts of a base.
+                Err(slm_runtime::RuntimeError::Model(ModelError::SectionMissing { .. })) => {
+                    Err(error.into())
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+}
+
+fn safetensors(bytes: &[u8]) -> Result<Report, CliError> {
+    let parsed = SafeTensors::parse(bytes, &LIMITS)?;
+    let rows: Vec<Value> = parsed
+        .tensors()
+        .iter()
+        .map(|t| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "bytes": t.data.len() }))
+        .collect();
+    let lines = parsed
+        .tensors()
+        .iter()
+        .map(|t| format!("{:<6} {:?} {}", t.dtype.name(), t.shape, t.name))
+        .collect();
+    Ok((json!({ "kind": "safetensors", "tensors": rows, "metadata": parsed.metadata() }), lines))
+}
+
+fn manifest(manifest: &Manifest) -> Report {
+    let object = json!({
+        "kind": "manifest",
+        "manifest": manifest.digest(),
+        "composition": manifest.composition_id(),
+        "base": manifest.base_model_hash,
+        "tokenizer": manifest.tokenizer_id,
+        "timestamp_utc": manifest.timestamp_utc,
+        "adapters": adapters_of(manifest),
+    });
+    let mut lines = vec![
+        format!("manifest {}", manifest.digest()),
+        format!("composition {}", manifest.composition_id()),
+        format!("base {}", manifest.base_model_hash),
+    ];
+    lines.extend(adapter_lines(manifest));
+    (object, lines)
+}

@@ -1,0 +1,82 @@
+//! `logits`: the audit command.
+
+use serde_json::json;
+use slm_format::safetensors::{Dtype, TensorSource};
+use slm_runtime::Session;
+
+use crate::args::LogitsArgs;
+use crate::command::run::text_ids;
+use crate::error::CliError;
+use crate::model::{composition, engine_of, profile};
+use crate::world::World;
+
+/// Computes every position's logits and prints their hashes.
+pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
+    let engine = engine_of(&args.engine)?;
+    let composition = composition(world, &args.model, &engine)?;
+    let tokens = match (args.tokens, args.text) {
+        (Some(tokens), _) => tokens,
+        (None, Some(text)) => text_ids(&composition, &text)?,
+        (None, None) => return Err(CliError::Missing { option: "--text or --tokens" }),
+    };
+    let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
+    let mut all = blake3::Hasher::new();
+    let mut last = Vec::new();
+    let mut kept: Vec<u8> = Vec::new();
+    let progress = world.output.progress(tokens.len() as u64, "positions");
+    session.advance_all(&tokens, args.engine.chunk, &mut |_, logits| {
+        let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+        all.update(&bytes);
+        if args.out.is_some() {
+            kept.extend_from_slice(&bytes);
+        }
+        last.clear();
+        last.extend_from_slice(logits);
+        progress.inc(1);
+    })?;
+    progress.finish_and_clear();
+    if let Some(path) = &args.out {
+        let io = |error| CliError::io(path, error);
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path).map_err(io)?);
+        let shape = [tokens.len() as u64, session.vocab_size() as u64];
+        let tensor = TensorSource { name: "logits", dtype: Dtype::F32, shape: &shape, data: &kept };
+        slm_format::safetensors::write(&mut file, &[tensor], &Default::default())?;
+        std::io::Write::flush(&mut file).map_err(io)?;
+    }
+    let last_bytes: Vec<u8> = last.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+    let logits_blake3 = blake3::hash(&last_bytes).to_hex().to_string();
+    let all_blake3 = all.finalize().to_hex().to_string();
+    let top = top(&last, args.top);
+    let object = json!({
+        "composition": composition.id(),
+        "execution": session.execution_id(),
+        "base": composition.base_id(),
+        "tokens": tokens,
+        "logits_blake3": logits_blake3,
+        "all_blake3": all_blake3,
+        "top": top.iter().map(|&(id, logit)| json!({ "id": id, "logit": logit })).collect::<Vec<_>>(),
+        "kernels": session.kernels(),
+    });
+    let mut lines = vec![
+        format!("composition   {}", composition.id()),
+        format!("execution     {}", session.execution_id()),
+        format!(
+            "tokens        {}",
+            tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+        ),
+        format!("logits_blake3 {logits_blake3}"),
+        format!("all_blake3    {all_blake3}"),
+    ];
+    lines.extend(top.iter().map(|(id, logit)| format!("{id:>8}  {logit}")));
+    world.output.result(object, &lines);
+    Ok(())
+}
+
+/// The `n` largest, the lower id first among equals.
+fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+    let mut all: Vec<(u32, f32)> =
+        logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
+    all.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    all.truncate(n);
+    all
+}

@@ -1,0 +1,15 @@
+//! One file per command.
+
+pub(crate) mod activate;
+pub(crate) mod bench;
+pub(crate) mod chat;
+pub(crate) mod compose;
+pub(crate) mod demo;
+pub(crate) mod eval;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod inspect;
+pub(crate) mod list;
+pub(crate) mod logits;
+pub(crate) mod run;
+pub(crate) mod tokenize;

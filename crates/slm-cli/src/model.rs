@@ -1,0 +1,275 @@
+//! From model options to a composition, and from engine options to an engine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use slm_manifest::{Activations, ExecutionProfile, KvType};
+use slm_overlay::peft::{BindingReport, TouchedTensor};
+use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
+use slm_runtime::load::{Base, HfFiles};
+use slm_runtime::runtime::{Reference, ResolvedAdapter};
+use slm_runtime::{Composition, Engine};
+
+use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
+use crate::error::CliError;
+use crate::world::{LIMITS, World, map, read, read_if_there};
+
+/// Kernels and threads.
+pub(crate) fn engine(threads: Option<usize>, kernel: Option<&str>) -> Result<Engine, CliError> {
+    let kernels = match kernel {
+        None => Kernels::detect(),
+        Some(name) => {
+            Tier::from_name(name).and_then(Kernels::with_tier).ok_or_else(|| CliError::Value {
+                option: "--kernel",
+                value: name.to_owned(),
+                reason: format!("this machine has {}", tier_names().join(", ")),
+            })?
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.unwrap_or(cores);
+    if threads == 0 || threads > 1024 {
+        return Err(CliError::Value {
+            option: "--threads",
+            value: threads.to_string(),
+            reason: "expected 1 to 1024".to_owned(),
+        });
+    }
+    if threads == 1 {
+        return Ok(Engine { kernels, exec: Arc::new(Inline) });
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| {
+        CliError::Value {
+            option: "--threads",
+            value: threads.to_string(),
+            reason: error.to_string(),
+        }
+    })?;
+    Ok(Engine { kernels, exec: Arc::new(RayonExecutor::new(pool)) })
+}
+
+/// Names of this machine's tiers.
+pub(crate) fn tier_names() -> Vec<&'static str> {
+    Tier::available().into_iter().map(Tier::name).collect()
+}
+
+/// The engine that engine options ask for.
+pub(crate) fn engine_of(args: &EngineArgs) -> Result<Engine, CliError> {
+    engine(args.threads, args.kernel.as_deref())
+}
+
+/// The execution profile that engine options ask for.
+pub(crate) fn profile(args: &EngineArgs) -> ExecutionProfile {
+    let activations = match args.activations {
+        ActivationsArg::Int8 => Activations::Int8,
+        ActivationsArg::F32 => Activations::F32,
+    };
+    let kv = match (args.kv, activations) {
+        (Some(KvArg::F16), _) => KvType::F16,
+        (Some(KvArg::F32), _) | (None, Activations::F32) => KvType::F32,
+        (None, Activations::Int8) => KvType::F16,
+    };
+    ExecutionProfile { activations, kv, ..ExecutionProfile::DEFAULT }
+}
+
+/// The composition that model options mean.
+pub(crate) fn composition(
+    world: &World,
+    args: &ModelArgs,
+    engine: &Engine,
+) -> Result<Arc<Composition>, CliError> {
+    let Some(path) = &args.model else {
+        let runtime = world.runtime(engine.clone())?;
+        return Ok(match &args.composition {
+            Some(what) => runtime.open_composition(&reference(what)?)?.0,
+            None => runtime.active_composition()?,
+        });
+    };
+    let base = Arc::new(open_base(path, engine)?);
+    let mut stack = Vec::new();
+    for argument in &args.adapter {
+        let (path, weight) = split_weight(argument, "--adapter")?;
+        let path = Path::new(path);
+        let resolved = read_adapter(path, AdapterFormat::Auto)?(&base.shape())?;
+        if let Some(bound) = resolved.bound_to
+            && bound != base.id()
+        {
+            let name = file_name(path);
+            return Err(slm_runtime::error::ActivationError::AdapterBase {
+                name,
+                bound,
+                base: base.id(),
+            }
+            .into());
+        }
+        let bound = Arc::new(resolved.adapter).bind(base.id(), &base.shape())?;
+        stack.push((file_name(path), Arc::new(bound), weight));
+    }
+    Ok(Arc::new(Composition::new(base, stack)?))
+}
+
+/// Text that names a composition, or the manifest file of that path.
+pub(crate) fn reference(what: &str) -> Result<Reference, CliError> {
+    let path = Path::new(what);
+    let looks_like_a_path = what.contains(std::path::MAIN_SEPARATOR)
+        || what.ends_with(".toml")
+        || what.ends_with(".json");
+    if looks_like_a_path && path.is_file() {
+        return Ok(Reference::Manifest(read(path)?));
+    }
+    if looks_like_a_path {
+        return Err(CliError::NoFile { path: path.to_owned() });
+    }
+    Ok(Reference::Text(what.to_owned()))
+}
+
+/// `NAME=WEIGHT` or `NAME`, whose weight is 1.
+pub(crate) fn split_weight<'a>(
+    argument: &'a str,
+    option: &'static str,
+) -> Result<(&'a str, f32), CliError> {
+    let Some((name, weight)) = argument.rsplit_once('=') else { return Ok((argument, 1.0)) };
+    match weight.parse::<f32>() {
+        Ok(weight) => Ok((name, weight)),
+        Err(error) => Err(CliError::Value {
+            option,
+            value: argument.to_owned(),
+            reason: format!("{weight:?} is no weight: {error}"),
+        }),
+    }
+}
+
+/// Opens a model file or HF folder.
+pub(crate) fn open_base(path: &Path, engine: &Engine) -> Result<Base, CliError> {
+    if path.is_dir() {
+        return open_hf(path, engine);
+    }
+    Ok(Base::open(map(path)?, &LIMITS, engine.kernels, &*engine.exec)?)
+}
+
+fn open_hf(folder: &Path, engine: &Engine) -> Result<Base, CliError> {
+    let required = |file: &str| {
+        read_if_there(&folder.join(file))?.ok_or_else(|| {
+            CliError::from(slm_runtime::error::ModelError::FileMissing { file: file.to_owned() })
+        })
+    };
+    let config = required("config.json")?;
+    let tokenizer = required("tokenizer.json")?;
+    let tokenizer_config = read_if_there(&folder.join("tokenizer_config.json"))?;
+    let generation_config = read_if_there(&folder.join("generation_config.json"))?;
+    let chat_template = read_if_there(&folder.join("chat_template.jinja"))?;
+    let chat_template = chat_template.as_deref().map(|bytes| {
+        std::str::from_utf8(bytes).map_err(|_| CliError::Format {
+            path: folder.join("chat_template.jinja"),
+            reason: "not UTF-8",
+        })
+    });
+    let mut weights = Vec::new();
+    for path in weight_files(folder)? {
+        weights.push(map(&path)?);
+    }
+    if weights.is_empty() {
+        return Err(slm_runtime::error::ModelError::FileMissing {
+            file: "*.safetensors".to_owned(),
+        }
+        .into());
+    }
+    let files = HfFiles {
+        config: &config,
+        tokenizer: &tokenizer,
+        tokenizer_config: tokenizer_config.as_deref(),
+        generation_config: generation_config.as_deref(),
+        chat_template: chat_template.transpose()?,
+        weights: weights.iter().map(|bytes| (**bytes).as_ref()).collect(),
+        name: file_name(folder),
+    };
+    Ok(Base::open_hf(&files, &LIMITS, engine.kernels, &*engine.exec)?)
+}
+
+fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let io = |error| CliError::io(folder, error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// What resolves an adapter against a base's shape.
+pub(crate) type ReadAdapter =
+    Box<dyn Fn(&slm_overlay::BaseShape) -> Result<ResolvedAdapter, slm_runtime::RuntimeError>>;
+
+/// Reads an adapter's files; what only the base can tell is checked when the result is called.
+pub(crate) fn read_adapter(path: &Path, format: AdapterFormat) -> Result<ReadAdapter, CliError> {
+    let is_folder = std::fs::metadata(path).map_err(|error| CliError::io(path, error))?.is_dir();
+    match format {
+        AdapterFormat::Peft if !is_folder => Err(CliError::Format {
+            path: path.to_owned(),
+            reason: "not a folder, as a PEFT adapter is",
+        }),
+        AdapterFormat::Slm if is_folder => {
+            Err(CliError::Format { path: path.to_owned(), reason: "a folder, not a .slm file" })
+        }
+        _ if is_folder => read_peft(path),
+        _ => read_slm(path),
+    }
+}
+
+fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
+    let config_path = folder.join("adapter_config.json");
+    let config =
+        read_if_there(&config_path)?.ok_or(slm_runtime::error::ModelError::FileMissing {
+            file: "adapter_config.json".to_owned(),
+        })?;
+    let weights_path = folder.join("adapter_model.safetensors");
+    if !weights_path.exists() {
+        let pickled = folder.join("adapter_model.bin");
+        if pickled.exists() {
+            return Err(CliError::Format {
+                path: pickled,
+                reason: "a pickle can run code when it is read; save the adapter again with safe_serialization=True",
+            });
+        }
+        return Err(slm_runtime::error::ModelError::FileMissing {
+            file: "adapter_model.safetensors".to_owned(),
+        }
+        .into());
+    }
+    let weights = map(&weights_path)?;
+    // Everything that can be wrong without a base is found now, before a missing option is complained of.
+    slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?;
+    Ok(Box::new(move |shape| {
+        let parsed = slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?;
+        let (adapter, report) = parsed.resolve(shape)?;
+        Ok(ResolvedAdapter { adapter, report, bound_to: None })
+    }))
+}
+
+fn read_slm(path: &Path) -> Result<ReadAdapter, CliError> {
+    let bytes = map(path)?;
+    let container = slm_format::container::Container::open((*bytes).as_ref(), &LIMITS)?;
+    let (adapter, bound) = slm_runtime::runtime::read_adapter(&container, &LIMITS)?;
+    let targets = adapter
+        .modules()
+        .iter()
+        .map(|m| TouchedTensor { tensor: m.target.clone(), rank: m.rank(), scale: m.scale })
+        .collect();
+    let report = BindingReport { targets, patterns: Vec::new(), warnings: Vec::new() };
+    Ok(Box::new(move |_| {
+        Ok(ResolvedAdapter {
+            adapter: adapter.clone(),
+            report: report.clone(),
+            bound_to: Some(bound),
+        })
+    }))
+}
+
+/// The last part of a path, for people.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}

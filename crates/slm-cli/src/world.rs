@@ -1,0 +1,110 @@
+//! The outside world: paths, the clock, the environment, the store folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use slm_format::Limits;
+use slm_runtime::load::Bytes;
+use slm_runtime::{Engine, Runtime};
+use slm_store::{FsStorage, Store, map_file};
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Limits of every decode in the program.
+pub(crate) const LIMITS: Limits = Limits::STANDARD;
+
+/// What every command needs.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// The store folder that was asked for.
+    pub(crate) store: Option<PathBuf>,
+    /// Where output goes.
+    pub(crate) output: Output,
+}
+
+impl World {
+    /// A runtime over the store folder; the folder is made at the first use.
+    pub(crate) fn runtime(&self, engine: Engine) -> Result<Runtime<FsStorage>, CliError> {
+        let path = self.store_path()?;
+        Ok(Runtime::new(Store::open(FsStorage::open(path))?, engine, LIMITS))
+    }
+
+    /// `--store`, then `$SLM_STORE`, then the platform's data folder.
+    fn store_path(&self) -> Result<PathBuf, CliError> {
+        if let Some(path) = &self.store {
+            return Ok(path.clone());
+        }
+        if let Some(path) = std::env::var_os("SLM_STORE").filter(|path| !path.is_empty()) {
+            return Ok(path.into());
+        }
+        dirs::data_dir().map(|dir| dir.join("slm")).ok_or(CliError::Missing { option: "--store" })
+    }
+}
+
+/// Now, as RFC 3339 in UTC.
+pub(crate) fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    utc(since.as_secs())
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC, by the civil-calendar arithmetic of Howard Hinnant's `days` algorithms.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        rest / 3_600,
+        rest / 60 % 60,
+        rest % 60
+    )
+}
+
+/// Maps a file.
+pub(crate) fn map(path: &Path) -> Result<Bytes, CliError> {
+    let mapped = map_file(path).map_err(|error| CliError::io(path, error))?;
+    Ok(Arc::new(mapped))
+}
+
+/// Reads a small file whole, refusing one over the header limit.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    let io = |error| CliError::io(path, error);
+    let len = std::fs::metadata(path).map_err(io)?.len();
+    if len > LIMITS.max_header_bytes {
+        return Err(CliError::Format {
+            path: path.to_owned(),
+            reason: "too large for what it should be",
+        });
+    }
+    std::fs::read(path).map_err(io)
+}
+
+/// Reads a small file if it is there.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
+    match read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(CliError::NoFile { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn times_are_rfc_3339() {
+        // `date -u -d @N` by GNU coreutils.
+        assert_eq!(super::utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(super::utc(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(super::utc(1_796_083_199), "2026-11-30T23:59:59Z");
+    }
+}

@@ -1,0 +1,349 @@
+//! The immutable base.
+
+use std::sync::{Arc, OnceLock};
+
+use slm_format::{ContentHash, Encoding};
+use slm_manifest::{BaseId, ModelConfig, TensorIdentity, TokenizerId};
+use slm_overlay::BaseShape;
+use slm_quant::{Executor, Kernels, QMatrix};
+
+use crate::chat::ChatTemplate;
+use crate::error::{ModelError, RuntimeError};
+use crate::load::{Bytes, Graph, MatrixRef, SourceModel, SourceTensor, TensorBytes};
+use crate::parallel::parallel_for;
+use crate::tokenizer::{Tokenizer, TokenizerSpec};
+
+/// One tensor of a base.
+#[derive(Debug, Clone)]
+pub struct BaseTensor {
+    source: SourceTensor,
+    content: ContentHash,
+}
+
+impl BaseTensor {
+    /// Canonical (GGUF) name.
+    pub fn name(&self) -> &str {
+        &self.source.name
+    }
+
+    /// How the elements are stored.
+    pub fn encoding(&self) -> Encoding {
+        self.source.encoding
+    }
+
+    /// Dimensions, innermost first.
+    pub fn shape(&self) -> &[u64] {
+        &self.source.shape
+    }
+
+    /// BLAKE3 of its bytes in ggml order, computed when the base was opened.
+    pub fn content(&self) -> ContentHash {
+        self.content
+    }
+}
+
+/// One small language model: checked, verified, and never changed.
+///
+/// A base is `Sync` and holds no state; sessions share it through an [`Arc`]. No method takes it by `&mut`.
+pub struct Base {
+    id: BaseId,
+    tokenizer_id: TokenizerId,
+    config: ModelConfig,
+    graph: Graph,
+    tensors: Vec<BaseTensor>,
+    bytes: Bytes,
+    tokenizer_spec: TokenizerSpec,
+    tokenizer: OnceLock<Tokenizer>,
+    chat_template: Option<String>,
+    name: String,
+    gguf_metadata: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Base")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("tensors", &self.tensors.len())
+            .finish()
+    }
+}
+
+impl Base {
+    /// Checks `source` against its graph and hashes every tensor. `bytes` is the file that [`TensorBytes::InFile`] points into.
+    ///
+    /// # Errors
+    /// A tensor that is missing, unknown, of another shape, or has a non-finite scale; a tokenizer of another size.
+    pub fn from_source(
+        source: SourceModel,
+        bytes: Bytes,
+        kernels: Kernels,
+        exec: &dyn Executor,
+    ) -> Result<Base, RuntimeError> {
+        let SourceModel { config, tokenizer, name, chat_template, gguf_metadata, tensors } = source;
+        let file: &[u8] = (*bytes).as_ref();
+        let decode = |at: usize| decode_norm(&tensors[at], file, kernels);
+        let graph = Graph::join(&config, &tensors, &decode)?;
+        if tokenizer.vocab_size() != config.vocab_size {
+            return Err(ModelError::Vocabulary {
+                tokenizer: u64::from(tokenizer.vocab_size()),
+                model: u64::from(config.vocab_size),
+            }
+            .into());
+        }
+        let contents = examine(&tensors, file, exec)?;
+        let tensors: Vec<BaseTensor> = tensors
+            .into_iter()
+            .zip(contents)
+            .map(|(source, content)| BaseTensor { source, content })
+            .collect();
+        let id = BaseId::compute(&config, &identities(&tensors));
+        let tokenizer_id = tokenizer.id();
+        Ok(Base {
+            id,
+            tokenizer_id,
+            config,
+            graph,
+            tensors,
+            bytes,
+            tokenizer_spec: tokenizer,
+            tokenizer: OnceLock::new(),
+            chat_template,
+            name,
+            gguf_metadata,
+        })
+    }
+
+    /// The identity of what this base computes.
+    pub fn id(&self) -> BaseId {
+        self.id
+    }
+
+    /// The identity of its tokenizer.
+    pub fn tokenizer_id(&self) -> TokenizerId {
+        self.tokenizer_id
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The graph's handles.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The tensors, in the source's order.
+    pub fn tensors(&self) -> &[BaseTensor] {
+        &self.tensors
+    }
+
+    /// The model's own name, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tokenizer document.
+    pub fn tokenizer_spec(&self) -> &TokenizerSpec {
+        &self.tokenizer_spec
+    }
+
+    /// The tokenizer, built at the first call.
+    ///
+    /// # Errors
+    /// What building it refuses.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(tokenizer);
+        }
+        let tokenizer = Tokenizer::new(&self.tokenizer_spec)?;
+        Ok(self.tokenizer.get_or_init(|| tokenizer))
+    }
+
+    /// The chat template's source, if the model has one.
+    pub fn chat_template_source(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// [`crate::chat::ChatError`] when there is none or it does not parse.
+    pub fn chat_template(&self) -> Result<ChatTemplate, RuntimeError> {
+        Ok(ChatTemplate::new(
+            self.chat_template.as_deref().ok_or(crate::chat::ChatError::NoTemplate)?,
+        )?)
+    }
+
+    /// Number of weights.
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.shape().iter().product::<u64>()).sum()
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> u64 {
+        (0..self.tensors.len()).map(|at| self.tensor_bytes(at).len() as u64).sum()
+    }
+
+    /// How many tensors there are of each encoding, in the order of ggml's type numbers.
+    pub fn quantization(&self) -> Vec<(Encoding, u32)> {
+        Encoding::all()
+            .map(|encoding| {
+                (
+                    encoding,
+                    self.tensors.iter().filter(|tensor| tensor.encoding() == encoding).count()
+                        as u32,
+                )
+            })
+            .filter(|row| row.1 > 0)
+            .collect()
+    }
+
+    /// The shape that adapters are resolved and bound against.
+    pub fn shape(&self) -> BaseShape {
+        let c = &self.config;
+        BaseShape {
+            architecture: c.architecture,
+            n_heads: c.n_heads,
+            n_kv_heads: c.n_kv_heads,
+            head_dim: c.head_dim,
+            n_layers: c.n_layers,
+            tied_embeddings: c.tied_embeddings,
+            tensors: self
+                .tensors
+                .iter()
+                .filter(|tensor| tensor.shape().len() == 2)
+                .map(|tensor| (tensor.name().to_owned(), (tensor.shape()[1], tensor.shape()[0])))
+                .collect(),
+        }
+    }
+
+    /// The bytes of tensor `at`, in ggml order.
+    pub fn tensor_bytes(&self, at: usize) -> &[u8] {
+        bytes_of(&self.tensors[at].source, (*self.bytes).as_ref())
+    }
+
+    /// The matrix behind a handle.
+    pub fn matrix(&self, matrix: MatrixRef) -> QMatrix<'_> {
+        let tensor = &self.tensors[matrix.0];
+        matrix_of(&tensor.source, self.tensor_bytes(matrix.0))
+            .expect("BUG: a checked matrix changed its length")
+    }
+
+    /// The encoding of a matrix.
+    pub fn matrix_encoding(&self, matrix: MatrixRef) -> Encoding {
+        self.tensors[matrix.0].encoding()
+    }
+
+    /// The canonical name of a matrix.
+    pub fn matrix_name(&self, matrix: MatrixRef) -> &str {
+        self.tensors[matrix.0].name()
+    }
+
+    /// Hashes the weights as they are in memory now and returns the identity that they give. Equal to [`Base::id`] for as long as nothing
+    /// outside has written to the bytes.
+    pub fn rehash(&self, exec: &dyn Executor) -> BaseId {
+        let hashes =
+            parallel_for(exec, self.tensors.len(), &|at| ContentHash::of(self.tensor_bytes(at)));
+        let identities: Vec<TensorIdentity> = identities(&self.tensors)
+            .into_iter()
+            .zip(hashes)
+            .map(|(identity, content)| TensorIdentity { content, ..identity })
+            .collect();
+        BaseId::compute(&self.config, &identities)
+    }
+
+    /// GGUF's metadata section, where the source was GGUF.
+    pub(crate) fn gguf_metadata(&self) -> Option<&[u8]> {
+        self.gguf_metadata.as_deref()
+    }
+
+    /// Compares the hashes computed at opening with those a directory gives, in the same order.
+    pub(crate) fn compare_contents(&self, expected: &[ContentHash]) -> Result<(), ModelError> {
+        for (tensor, &expected) in self.tensors.iter().zip(expected) {
+            if tensor.content != expected {
+                return Err(ModelError::TensorContent {
+                    name: tensor.name().to_owned(),
+                    expected,
+                    found: tensor.content,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses this base unless it is the one that was asked for.
+    ///
+    /// # Errors
+    /// [`ModelError::BaseMismatch`] with both identities.
+    pub fn expect_id(self: Arc<Base>, expected: BaseId) -> Result<Arc<Base>, ModelError> {
+        if self.id == expected {
+            Ok(self)
+        } else {
+            Err(ModelError::BaseMismatch { expected, found: self.id })
+        }
+    }
+}
+
+fn identities(tensors: &[BaseTensor]) -> Vec<TensorIdentity> {
+    tensors
+        .iter()
+        .map(|tensor| TensorIdentity {
+            name: tensor.name().to_owned(),
+            encoding: tensor.encoding(),
+            shape: tensor.shape().to_vec(),
+            content: tensor.content,
+        })
+        .collect()
+}
+
+/// Checks every scale and hashes every tensor.
+fn examine(
+    tensors: &[SourceTensor],
+    file: &[u8],
+    exec: &dyn Executor,
+) -> Result<Vec<ContentHash>, RuntimeError> {
+    parallel_for(exec, tensors.len(), &|at| {
+        let tensor = &tensors[at];
+        let bytes = bytes_of(tensor, file);
+        matrix_of(tensor, bytes)?.check_scales()?;
+        Ok(ContentHash::of(bytes))
+    })
+    .into_iter()
+    .collect()
+}
+
+fn bytes_of<'a>(tensor: &'a SourceTensor, file: &'a [u8]) -> &'a [u8] {
+    match &tensor.bytes {
+        TensorBytes::InFile { offset, len } => &file[*offset..*offset + *len],
+        TensorBytes::Owned(bytes) => bytes,
+    }
+}
+
+fn matrix_of<'a>(
+    tensor: &SourceTensor,
+    bytes: &'a [u8],
+) -> Result<QMatrix<'a>, slm_quant::QuantError> {
+    let cols = tensor.shape.first().copied().unwrap_or(1);
+    let rows: u64 = tensor.shape.iter().skip(1).product();
+    QMatrix::new(tensor.encoding, rows as usize, cols as usize, bytes)
+}
+
+fn decode_norm(
+    tensor: &SourceTensor,
+    file: &[u8],
+    kernels: Kernels,
+) -> Result<Vec<f32>, RuntimeError> {
+    if !matches!(tensor.encoding, Encoding::F32 | Encoding::F16 | Encoding::BF16) {
+        return Err(ModelError::TensorEncoding {
+            name: tensor.name.clone(),
+            found: tensor.encoding,
+        }
+        .into());
+    }
+    let matrix = matrix_of(tensor, bytes_of(tensor, file))?;
+    let mut decoded = vec![0.0; matrix.cols()];
+    kernels.decode_row(&mut decoded, &matrix, 0);
+    Ok(decoded)
+}

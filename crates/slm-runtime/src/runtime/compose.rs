@@ -1,0 +1,323 @@
+//! Manifests: made from names, resolved to compositions.
+
+use std::sync::Arc;
+
+use slm_format::Digest;
+use slm_format::container::Container;
+use slm_manifest::{
+    AdapterEntry, AdapterId, BaseId, Manifest, Name, Provenance, QuantizationEntry, RawManifest,
+    RuntimeTag,
+};
+use slm_overlay::{Adapter, BoundAdapter};
+use slm_store::{NameKind, NameRecord, Storage};
+
+use crate::composition::Composition;
+use crate::error::{ActivationError, ModelError, RuntimeError};
+use crate::load::Base;
+use crate::runtime::import::not_found;
+use crate::runtime::{Composed, Reference, Runtime, read_adapter};
+
+/// One adapter of a composition to be made: a name or an id, and a weight.
+pub type StackEntry<'a> = (&'a str, f32);
+
+impl<S: Storage> Runtime<S> {
+    /// Puts a composition together from a base and adapters (bottom first), and stores its manifest under a name.
+    ///
+    /// # Errors
+    /// No such base or adapter; an adapter for another base; the same adapter twice; a weight that is not finite; `name-taken`.
+    pub fn compose(
+        &self,
+        name: &Name,
+        base: &str,
+        stack: &[StackEntry<'_>],
+        now: &str,
+        replace: bool,
+    ) -> Result<Composed, RuntimeError> {
+        let base = self.base_by_reference(base)?;
+        let mut entries = Vec::new();
+        for &(reference, weight) in stack {
+            let (name, record) = self.adapter_record(reference)?;
+            entries.push((name, record, weight));
+        }
+        let manifest = self.manifest(&base, &entries, now)?;
+        // The whole composition is opened once here, so that a manifest that cannot be activated is never stored.
+        let composition = self.composition_of(&manifest)?;
+        let lock = self.store.lock()?;
+        let existing = self.store.name(NameKind::Composition, name)?;
+        if let Some(record) = existing
+            && record.id == composition.id().digest()
+        {
+            // The same composition, put together again: the manifest that is there stays, with its time.
+            let manifest = self.stored_manifest(record.blob)?;
+            return Ok(Composed {
+                composition: composition.id(),
+                manifest,
+                manifest_digest: record.blob,
+                changed: false,
+            });
+        }
+        let manifest_digest = self.put_manifest(&lock, &manifest)?;
+        let record = NameRecord { id: composition.id().digest(), blob: manifest_digest };
+        let changed = self.store.set_name(&lock, NameKind::Composition, name, &record, replace)?;
+        Ok(Composed { composition: composition.id(), manifest, manifest_digest, changed })
+    }
+
+    /// The composition that a reference means, opened and verified, without activating it.
+    ///
+    /// # Errors
+    /// No such composition; a manifest that is malformed or does not match the store.
+    pub fn open_composition(
+        &self,
+        reference: &Reference,
+    ) -> Result<(Arc<Composition>, Manifest), RuntimeError> {
+        let manifest = self.manifest_by_reference(reference)?;
+        let composition = self.composition_of(&manifest)?;
+        Ok((composition, manifest))
+    }
+
+    /// The manifest that a reference means.
+    ///
+    /// # Errors
+    /// As [`Runtime::open_composition`], but for what only opening finds.
+    pub fn manifest_by_reference(&self, reference: &Reference) -> Result<Manifest, RuntimeError> {
+        match reference {
+            Reference::Manifest(document) => Ok(Manifest::parse(document, &self.limits)?),
+            Reference::Text(text) => {
+                if let Some(record) = self.record(NameKind::Composition, text)? {
+                    return self.stored_manifest(record.blob);
+                }
+                let Ok(digest) = text.parse::<Digest>() else {
+                    return Err(not_found("composition", text));
+                };
+                for (_, record) in self.store.names(NameKind::Composition)? {
+                    let Ok(record) = record else { continue };
+                    if record.id == digest || record.blob == digest {
+                        return self.stored_manifest(record.blob);
+                    }
+                }
+                for (_, entry) in self.store.history(super::activate::HISTORY_LIMIT)? {
+                    if entry.composition.digest() == digest || entry.manifest == digest {
+                        return self.stored_manifest(entry.manifest);
+                    }
+                }
+                Err(not_found("composition", text))
+            }
+        }
+    }
+
+    /// Opens what a manifest names, and holds the manifest against it.
+    ///
+    /// # Errors
+    /// A blob that is absent, damaged, or something else than the manifest says.
+    pub fn composition_of(&self, manifest: &Manifest) -> Result<Arc<Composition>, RuntimeError> {
+        if manifest.plan.is_some() {
+            return Err(ActivationError::PlanUnsupported.into());
+        }
+        let id = manifest.base_model_hash;
+        let base = self.find_base(id)?.ok_or(ActivationError::BaseAbsent { base: id })?;
+        if base.tokenizer_id() != manifest.tokenizer_id {
+            return Err(ActivationError::TokenizerMismatch {
+                expected: manifest.tokenizer_id,
+                found: base.tokenizer_id(),
+            }
+            .into());
+        }
+        let quantization = quantization(&base);
+        compare("quantization", &manifest.quantization, &quantization)?;
+        let mut stack = Vec::new();
+        for entry in &manifest.adapters {
+            let adapter = self.bound_adapter(&base, entry)?;
+            stack.push((entry.name.to_string(), adapter, entry.merge_weight));
+        }
+        Ok(Arc::new(Composition::new(base, stack)?))
+    }
+
+    /// The base of this id: resident, by a name, or by looking into every blob.
+    pub(super) fn find_base(&self, id: BaseId) -> Result<Option<Arc<Base>>, RuntimeError> {
+        for (_, record) in self.store.names(NameKind::Base)? {
+            if let Ok(record) = record
+                && record.id == id.digest()
+            {
+                return self.open_base(id, Some(record.blob)).map(Some);
+            }
+        }
+        let found = self
+            .store
+            .find_blob(&|bytes| crate::load::peek_base_id(bytes, &self.limits) == Some(id))?;
+        found.map(|blob| self.open_base(id, Some(blob))).transpose()
+    }
+
+    /// Opens a base blob, or takes the resident one after hashing its weights again.
+    pub(super) fn open_base(
+        &self,
+        id: BaseId,
+        blob: Option<Digest>,
+    ) -> Result<Arc<Base>, RuntimeError> {
+        if let Some(base) = self.resident.base(id) {
+            let found = base.rehash(&*self.engine.exec);
+            if found != id {
+                return Err(ModelError::BaseMismatch { expected: id, found }.into());
+            }
+            return Ok(base);
+        }
+        let blob = blob.ok_or(ActivationError::BaseAbsent { base: id })?;
+        let bytes = self.store.blob(blob)?;
+        let base = Base::open_slm(bytes, &self.limits, self.engine.kernels, &*self.engine.exec)?;
+        let base = Arc::new(base).expect_id(id)?;
+        self.resident.keep_base(&base);
+        Ok(base)
+    }
+
+    fn bound_adapter(
+        &self,
+        base: &Arc<Base>,
+        entry: &AdapterEntry,
+    ) -> Result<Arc<BoundAdapter>, RuntimeError> {
+        let absent = || ActivationError::AdapterAbsent {
+            name: entry.name.to_string(),
+            file_hash: entry.file_hash,
+        };
+        if !self.store.has_blob(entry.file_hash)? {
+            return Err(absent().into());
+        }
+        self.store.verify_blob(entry.file_hash)?;
+        if let Some(adapter) = self.resident.adapter(base.id(), entry.adapter_id, entry.file_hash) {
+            describe(entry, adapter.adapter())?;
+            return Ok(adapter);
+        }
+        let adapter = self.read_adapter(entry.file_hash, entry.name.as_str(), Some(base.id()))?;
+        if adapter.id() != entry.adapter_id {
+            return Err(ActivationError::AdapterMismatch {
+                name: entry.name.to_string(),
+                expected: entry.adapter_id,
+                found: adapter.id(),
+            }
+            .into());
+        }
+        describe(entry, &adapter)?;
+        let bound = Arc::new(Arc::new(adapter).bind(base.id(), &base.shape())?);
+        self.resident.keep_adapter(base.id(), entry.file_hash, &bound);
+        Ok(bound)
+    }
+
+    /// Reads a stored adapter and refuses one that was imported for another base.
+    pub(super) fn read_adapter(
+        &self,
+        blob: Digest,
+        name: &str,
+        expected_base: Option<BaseId>,
+    ) -> Result<Adapter, RuntimeError> {
+        let bytes = self.store.blob(blob)?;
+        let container = Container::open((*bytes).as_ref(), &self.limits)?;
+        let (adapter, bound) = read_adapter(&container, &self.limits)?;
+        match expected_base {
+            Some(base) if base != bound => {
+                Err(ActivationError::AdapterBase { name: name.to_owned(), bound, base }.into())
+            }
+            _ => Ok(adapter),
+        }
+    }
+
+    fn adapter_record(&self, reference: &str) -> Result<(Name, NameRecord), RuntimeError> {
+        if let Ok(id) = reference.parse::<AdapterId>() {
+            for (name, record) in self.store.names(NameKind::Adapter)? {
+                if let Ok(record) = record
+                    && record.id == id.digest()
+                {
+                    return Ok((name, record));
+                }
+            }
+            return Err(not_found("adapter", reference));
+        }
+        let record = self
+            .record(NameKind::Adapter, reference)?
+            .ok_or_else(|| not_found("adapter", reference))?;
+        Ok((reference.parse()?, record))
+    }
+
+    fn manifest(
+        &self,
+        base: &Base,
+        stack: &[(Name, NameRecord, f32)],
+        now: &str,
+    ) -> Result<Manifest, RuntimeError> {
+        let mut adapters = Vec::new();
+        for (at, (name, record, weight)) in stack.iter().enumerate() {
+            let adapter = self.read_adapter(record.blob, name.as_str(), Some(base.id()))?;
+            adapters.push(AdapterEntry {
+                name: name.clone(),
+                adapter_id: adapter.id(),
+                file_hash: record.blob,
+                load_order: at as u32 + 1,
+                merge_weight: *weight,
+                targets: targets(&adapter),
+                rank: adapter.max_rank(),
+                nnz: adapter.nnz(),
+            });
+        }
+        let raw = RawManifest {
+            base_model_hash: base.id(),
+            tokenizer_id: base.tokenizer_id(),
+            quantization: quantization(base),
+            runtime: RuntimeTag::current(),
+            timestamp_utc: now.to_owned(),
+            plan: None,
+            adapters,
+            provenance: Provenance::default(),
+            evaluation: None,
+        };
+        Ok(Manifest::check(raw)?)
+    }
+
+    pub(super) fn stored_manifest(&self, blob: Digest) -> Result<Manifest, RuntimeError> {
+        self.store.verify_blob(blob)?;
+        let bytes = self.store.blob(blob)?;
+        Ok(Manifest::parse((*bytes).as_ref(), &self.limits)?)
+    }
+
+    pub(super) fn put_manifest(
+        &self,
+        lock: &slm_store::WriteLock,
+        manifest: &Manifest,
+    ) -> Result<Digest, RuntimeError> {
+        let json = manifest.to_canonical_json();
+        Ok(self.store.put_blob(lock, &mut |out| out.write_all(&json))?)
+    }
+}
+
+fn quantization(base: &Base) -> Vec<QuantizationEntry> {
+    base.quantization()
+        .into_iter()
+        .map(|(encoding, tensors)| QuantizationEntry::of(encoding, tensors))
+        .collect()
+}
+
+fn targets(adapter: &Adapter) -> Vec<String> {
+    adapter.modules().iter().map(|module| module.target.clone()).collect()
+}
+
+/// Holds the descriptive fields of an entry against the adapter they describe.
+fn describe(entry: &AdapterEntry, adapter: &Adapter) -> Result<(), ActivationError> {
+    let mut targets = targets(adapter);
+    targets.sort();
+    compare("targets", &entry.targets, &targets)?;
+    compare("rank", &entry.rank, &adapter.max_rank())?;
+    compare("nnz", &entry.nnz, &adapter.nnz())
+}
+
+fn compare<T: PartialEq + std::fmt::Debug>(
+    field: &str,
+    found: &T,
+    expected: &T,
+) -> Result<(), ActivationError> {
+    let shorten = |value: &T| format!("{value:?}").chars().take(200).collect();
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ActivationError::ManifestContradicts {
+            field: field.to_owned(),
+            found: shorten(found),
+            expected: shorten(expected),
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! What is in memory: a base or an adapter once, however many compositions use it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use slm_format::Digest;
+use slm_manifest::{AdapterId, BaseId};
+use slm_overlay::BoundAdapter;
+
+use crate::load::Base;
+
+/// Weak references: residency ends with the last composition that uses a thing.
+#[derive(Default)]
+pub(super) struct Resident {
+    bases: Mutex<HashMap<BaseId, Weak<Base>>>,
+    adapters: Mutex<HashMap<(BaseId, AdapterId, Digest), Weak<BoundAdapter>>>,
+}
+
+impl Resident {
+    pub(super) fn base(&self, id: BaseId) -> Option<Arc<Base>> {
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    }
+
+    pub(super) fn keep_base(&self, base: &Arc<Base>) {
+        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        bases.retain(|_, base| base.strong_count() > 0);
+        bases.insert(base.id(), Arc::downgrade(base));
+    }
+
+    pub(super) fn adapter(
+        &self,
+        base: BaseId,
+        id: AdapterId,
+        blob: Digest,
+    ) -> Option<Arc<BoundAdapter>> {
+        self.adapters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(base, id, blob))?
+            .upgrade()
+    }
+
+    pub(super) fn keep_adapter(&self, base: BaseId, blob: Digest, adapter: &Arc<BoundAdapter>) {
+        let mut adapters = self.adapters.lock().unwrap_or_else(PoisonError::into_inner);
+        adapters.retain(|_, adapter| adapter.strong_count() > 0);
+        adapters.insert((base, adapter.id(), blob), Arc::downgrade(adapter));
+    }
+}
