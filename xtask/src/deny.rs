@@ -120,18 +120,9 @@ mod tests {
 
     fn package(name: &str, license: Option<&str>, source: Option<&str>) -> Package {
         Package {
-            name: name.to_owned(),
-            version: "1.0.0".to_owned(),
             source: source.map(str::to_owned),
             license: license.map(str::to_owned),
-            description: None,
-            readme: None,
-            repository: None,
-            keywords: Vec::new(),
-            categories: Vec::new(),
-            is_published: false,
-            manifest_path: String::new(),
-            dependencies: Vec::new(),
+            ..Package::named(name)
         }
     }
 

@@ -39,35 +39,16 @@ fn differences(page: &str, workspace: &[Package]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::{Dependency, Kind};
+    use crate::metadata::Kind;
 
     #[test]
     fn both_directions_are_compared() {
-        let mut package = Package {
-            name: "slm-kv".to_owned(),
-            version: "0.1.0".to_owned(),
-            source: None,
-            license: None,
-            description: None,
-            readme: None,
-            repository: None,
-            keywords: Vec::new(),
-            categories: Vec::new(),
-            is_published: true,
-            manifest_path: String::new(),
-            dependencies: Vec::new(),
-        };
         let page = "| crate | for |\n|---|---|\n| `half` | f16 |\n| `libfuzzer-sys` | fuzz |\n";
-        assert_eq!(differences(page, std::slice::from_ref(&package)).len(), 1);
-        for name in ["half", "slm-format"] {
-            package.dependencies.push(Dependency {
-                name: name.to_owned(),
-                kind: Kind::Normal,
-                requirement: "*".to_owned(),
-                is_path: name.starts_with("slm-"),
-            });
-        }
-        assert_eq!(differences(page, std::slice::from_ref(&package)), Vec::<String>::new());
-        assert_eq!(differences("", std::slice::from_ref(&package)).len(), 1);
+        let none = [Package::named("slm-kv")];
+        assert_eq!(differences(page, &none).len(), 1);
+        let [none] = none;
+        let half = [none.with("half", Kind::Normal).with("slm-format", Kind::Normal)];
+        assert_eq!(differences(page, &half), Vec::<String>::new());
+        assert_eq!(differences("", &half).len(), 1);
     }
 }

@@ -78,31 +78,11 @@ fn level(name: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::Dependency;
 
     fn package(name: &str, dependencies: &[(&str, Kind)]) -> Package {
-        Package {
-            name: name.to_owned(),
-            version: "0.1.0".to_owned(),
-            source: None,
-            license: None,
-            description: None,
-            readme: None,
-            repository: None,
-            keywords: Vec::new(),
-            categories: Vec::new(),
-            is_published: true,
-            manifest_path: String::new(),
-            dependencies: dependencies
-                .iter()
-                .map(|(name, kind)| Dependency {
-                    name: (*name).to_owned(),
-                    kind: *kind,
-                    requirement: "^0.1.0".to_owned(),
-                    is_path: true,
-                })
-                .collect(),
-        }
+        dependencies
+            .iter()
+            .fold(Package::named(name), |package, (name, kind)| package.with(name, *kind))
     }
 
     #[test]
@@ -143,8 +123,7 @@ mod tests {
 
     #[test]
     fn a_crate_from_elsewhere_has_no_level_and_needs_none() {
-        let mut outside = package("slm-format", &[("serde", Kind::Normal)]);
-        outside.dependencies[0].is_path = false;
+        let outside = package("slm-format", &[("serde", Kind::Normal)]);
         assert_eq!(violations(&[outside]), Vec::<String>::new());
     }
 }

@@ -58,6 +58,38 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
 }
 
+#[cfg(test)]
+impl Package {
+    /// A published package of the workspace with a name, version 1.0.0, and nothing else.
+    pub(crate) fn named(name: &str) -> Package {
+        Package {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            source: None,
+            license: None,
+            description: None,
+            readme: None,
+            repository: None,
+            keywords: Vec::new(),
+            categories: Vec::new(),
+            is_published: true,
+            manifest_path: String::new(),
+            dependencies: Vec::new(),
+        }
+    }
+
+    /// The same with one more dependency, on a crate of the workspace if its name is one of ours.
+    pub(crate) fn with(mut self, name: &str, kind: Kind) -> Package {
+        self.dependencies.push(Dependency {
+            name: name.to_owned(),
+            kind,
+            requirement: "^1.0.0".to_owned(),
+            is_path: name.starts_with("slm-"),
+        });
+        self
+    }
+}
+
 /// The packages of this workspace alone.
 pub(crate) fn workspace() -> Result<Vec<Package>, Problems> {
     let text = run::output(run::cargo().args([

@@ -89,27 +89,16 @@ fn violations(package: &Package, workspace: &[Package], folder: &Path) -> Vec<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::Dependency;
 
     fn good() -> Package {
         Package {
-            name: "slm-kv".to_owned(),
-            version: "0.1.0".to_owned(),
-            source: None,
             license: Some("MIT".to_owned()),
             description: Some("A cache".to_owned()),
             readme: Some("Cargo.toml".to_owned()),
             repository: Some("https://example.invalid".to_owned()),
             keywords: vec!["cache".to_owned()],
             categories: vec!["science".to_owned()],
-            is_published: true,
-            manifest_path: String::new(),
-            dependencies: vec![Dependency {
-                name: "slm-kv".to_owned(),
-                kind: Kind::Normal,
-                requirement: "^0.1.0".to_owned(),
-                is_path: true,
-            }],
+            ..Package::named("slm-kv").with("slm-kv", Kind::Normal)
         }
     }
 
