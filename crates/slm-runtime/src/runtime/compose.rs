@@ -285,11 +285,15 @@ impl<S: Storage> Runtime<S> {
     }
 }
 
+/// In the order that a checked manifest has: by scheme.
 fn quantization(base: &Base) -> Vec<QuantizationEntry> {
-    base.quantization()
+    let mut entries: Vec<QuantizationEntry> = base
+        .quantization()
         .into_iter()
         .map(|(encoding, tensors)| QuantizationEntry::of(encoding, tensors))
-        .collect()
+        .collect();
+    entries.sort_by(|a, b| a.scheme.cmp(&b.scheme));
+    entries
 }
 
 fn targets(adapter: &Adapter) -> Vec<String> {
