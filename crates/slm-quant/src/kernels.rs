@@ -3,10 +3,11 @@
 use slm_format::Encoding;
 
 use crate::arch::{is_integer_coded, scalar};
+use crate::layout::BLOCK_BYTES;
 use crate::{Executor, QMatrix, QuantError, QuantizedRows, matmul};
 
 #[cfg(target_arch = "x86_64")]
-use crate::arch::avx2;
+use crate::arch::{avx2, avx512};
 
 /// A set of CPU instructions that has its own kernels. Results have the same bits on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,26 +17,30 @@ pub enum Tier {
     Scalar,
     /// x86-64 with AVX2 and F16C.
     Avx2,
+    /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
+    Avx512,
 }
 
 impl Tier {
-    /// The name on the command line: `scalar`, `avx2`.
+    const ALL: [Tier; 3] = [Tier::Scalar, Tier::Avx2, Tier::Avx512];
+
+    /// The name on the command line: `scalar`, `avx2`, `avx512`.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Scalar => "scalar",
             Tier::Avx2 => "avx2",
+            Tier::Avx512 => "avx512",
         }
     }
 
     /// The tier with this name.
     pub fn from_name(name: &str) -> Option<Tier> {
-        [Tier::Scalar, Tier::Avx2].into_iter().find(|tier| tier.name() == name)
+        Tier::ALL.into_iter().find(|tier| tier.name() == name)
     }
 
     /// The tiers this CPU can run, slowest first; never empty.
     pub fn available() -> Vec<Tier> {
-        let all = [Tier::Scalar, Tier::Avx2];
-        all.into_iter().filter(|&tier| Kernels::with_tier(tier).is_some()).collect()
+        Tier::ALL.into_iter().filter(|&tier| Kernels::with_tier(tier).is_some()).collect()
     }
 
     /// The fastest tier this CPU can run.
@@ -58,6 +63,8 @@ pub(crate) enum Token {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512),
 }
 
 /// Calls the function of this name in the tier's module.
@@ -67,6 +74,8 @@ macro_rules! tier_call {
             $crate::kernels::Token::Scalar => $crate::arch::scalar::$name($($arg),*),
             #[cfg(target_arch = "x86_64")]
             $crate::kernels::Token::Avx2(token) => $crate::arch::avx2::$name(token, $($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::kernels::Token::Avx512(token) => $crate::arch::avx512::$name(token, $($arg),*),
         }
     };
 }
@@ -75,7 +84,8 @@ pub(crate) use tier_call;
 impl Kernels {
     /// The kernels of the fastest tier this CPU can run.
     pub fn detect() -> Kernels {
-        Kernels::with_tier(Tier::Avx2).unwrap_or(Kernels { token: Token::Scalar })
+        let fastest = Tier::ALL.into_iter().rev().find_map(Kernels::with_tier);
+        fastest.unwrap_or(Kernels { token: Token::Scalar })
     }
 
     /// The kernels of `tier`; `None` when this CPU cannot run it.
@@ -84,8 +94,12 @@ impl Kernels {
             Tier::Scalar => Some(Kernels { token: Token::Scalar }),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2 => avx2::Avx2::try_new().map(|token| Kernels { token: Token::Avx2(token) }),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => {
+                avx512::Avx512::try_new().map(|token| Kernels { token: Token::Avx512(token) })
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Tier::Avx2 => None,
+            Tier::Avx2 | Tier::Avx512 => None,
         }
     }
 
@@ -95,6 +109,8 @@ impl Kernels {
             Token::Scalar => Tier::Scalar,
             #[cfg(target_arch = "x86_64")]
             Token::Avx2(_) => Tier::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Token::Avx512(_) => Tier::Avx512,
         }
     }
 
@@ -107,6 +123,8 @@ impl Kernels {
             (Tier::Scalar, false) => "scalar-f32",
             (Tier::Avx2, true) => "avx2-int8",
             (Tier::Avx2, false) => "avx2-f32",
+            (Tier::Avx512, true) => "avx512-int8",
+            (Tier::Avx512, false) => "avx512-f32",
         }
     }
 
@@ -151,7 +169,15 @@ impl Kernels {
     /// Row `row` of `w` decoded to f32, bit for bit as the encoding's own definition says. `out` is `[w.cols()]`.
     pub fn decode_row(&self, out: &mut [f32], w: &QMatrix, row: usize) {
         assert_eq!(out.len(), w.cols(), "columns of the matrix");
-        tier_call!(self, decode_row(w.encoding(), out, w.row_bytes(row)))
+        if w.strip_of(row).is_none() {
+            return tier_call!(self, decode_row(w.encoding(), out, w.row_bytes(row)));
+        }
+        let mut buffer = [0u8; BLOCK_BYTES];
+        let unit = w.encoding().block_elements();
+        for (piece, out) in out.chunks_mut(256).enumerate() {
+            let bytes = w.blocks(row, piece * 256 / unit, out.len() / unit, &mut buffer);
+            tier_call!(self, decode_row(w.encoding(), out, bytes));
+        }
     }
 
     /// The 16-lane dot product (numerics 1).

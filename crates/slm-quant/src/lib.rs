@@ -33,6 +33,7 @@ mod matrix;
 mod rows;
 
 pub mod codec;
+pub mod layout;
 
 mod arch;
 
@@ -41,5 +42,6 @@ pub use error::QuantError;
 pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
 pub use kernels::{Kernels, Tier};
+pub use layout::Layout;
 pub use matrix::QMatrix;
 pub use rows::QuantizedRows;

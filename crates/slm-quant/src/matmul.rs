@@ -4,15 +4,25 @@ use slm_format::Encoding;
 
 use crate::arch::is_integer_coded;
 use crate::kernels::tier_call;
+use crate::layout::{Layout, STRIP_ROWS};
 use crate::{Executor, Inline, Kernels, QMatrix, QuantizedRows};
-
-/// Rows that a kernel likes to take together; strips are multiples of it.
-pub(crate) const ROWS: usize = 8;
 
 /// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker.
 const MIN_JOB_BYTES: usize = 64 * 1024;
 /// Pieces per worker, so that one slow worker does not hold the others up.
-const JOBS_PER_WORKER: usize = 4;
+const JOBS_PER_WORKER: usize = 2;
+/// Tokens that a kernel likes to take together.
+const TILE: usize = 8;
+
+/// A rectangle of a product. Element (token `t`, row `r`), counted within it, goes to `out[t * stride + r]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) first_row: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) first_token: usize,
+    pub(crate) n_tokens: usize,
+    pub(crate) stride: usize,
+}
 
 pub(crate) fn matmul(
     kernels: Kernels,
@@ -33,25 +43,68 @@ pub(crate) fn matmul(
             x.len() / w.cols()
         }
     };
-    assert_eq!(out.len(), n_tokens * w.rows(), "output of the product");
+    let n_rows = w.rows();
+    assert_eq!(out.len(), n_tokens * n_rows, "output of the product");
     if out.is_empty() {
         return;
     }
 
-    let strip = |first_row: usize, out: &mut [f32]| match xq {
-        Some(xq) => tier_call!(kernels, int8_strip(out, w, first_row, xq)),
-        None => tier_call!(kernels, float_strip(out, w, first_row, x, n_tokens)),
+    let compute = |out: &mut [f32], part: Part| match xq {
+        Some(xq) => int8_part(kernels, out, w, part, xq),
+        None => tier_call!(kernels, float_strip(out, w, part, x)),
     };
-    let row_bytes = w.data().len() / w.rows();
-    let rows = job_units(exec, w.rows(), row_bytes.saturating_mul(n_tokens), ROWS);
-    if n_tokens == 1 {
-        run(exec, out, rows, &|job, out| strip(job * rows, out));
+    let all = Part { first_row: 0, n_rows, first_token: 0, n_tokens, stride: n_rows };
+    let row_bytes = w.data().len() / n_rows;
+    if n_tokens >= TILE * exec.n_workers().max(2) {
+        // Whole rows of the output for a worker: nothing to bring in order afterwards.
+        let tokens = job_units(exec, n_tokens, row_bytes.saturating_mul(n_rows), TILE);
+        run(exec, out, tokens * n_rows, &|job, out| {
+            let n_tokens = out.len() / n_rows;
+            compute(out, Part { first_token: job * tokens, n_tokens, ..all });
+        });
         return;
     }
-    // Strips are contiguous only when a row's tokens lie together: computed transposed, then turned.
-    let mut turned = vec![0.0f32; out.len()];
-    run(exec, &mut turned, rows * n_tokens, &|job, out| strip(job * rows, out));
-    transpose(exec, out, &turned, w.rows(), n_tokens);
+    let rows = job_units(exec, n_rows, row_bytes.saturating_mul(n_tokens), STRIP_ROWS);
+    if n_tokens == 1 {
+        run(exec, out, rows, &|job, out| {
+            compute(out, Part { first_row: job * rows, n_rows: out.len(), ..all });
+        });
+    } else if rows >= n_rows {
+        compute(out, all);
+    } else {
+        // A few tokens, and rows split: each job's rows lie together, then go to their places.
+        let mut staged = vec![0.0f32; out.len()];
+        run(exec, &mut staged, rows * n_tokens, &|job, out| {
+            let n_rows = out.len() / n_tokens;
+            compute(out, Part { first_row: job * rows, n_rows, stride: n_rows, ..all });
+        });
+        for (job, staged) in staged.chunks(rows * n_tokens).enumerate() {
+            let len = staged.len() / n_tokens;
+            for (t, staged) in staged.chunks_exact(len).enumerate() {
+                out[t * n_rows + job * rows..][..len].copy_from_slice(staged);
+            }
+        }
+    }
+}
+
+/// Strips by the interleaved kernels, rows that stand by themselves by the row-major ones.
+fn int8_part(kernels: Kernels, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+    let strip_rows = match w.layout() {
+        Layout::RowMajor => 0,
+        Layout::Interleaved => {
+            let whole = w.rows() / STRIP_ROWS * STRIP_ROWS;
+            part.n_rows.min(whole.saturating_sub(part.first_row))
+        }
+    };
+    if strip_rows > 0 {
+        let part = Part { n_rows: strip_rows, ..part };
+        tier_call!(kernels, int8_interleaved(out, w, part, xq));
+    }
+    if strip_rows < part.n_rows {
+        let (first_row, n_rows) = (part.first_row + strip_rows, part.n_rows - strip_rows);
+        let part = Part { first_row, n_rows, ..part };
+        tier_call!(kernels, int8_strip(&mut out[strip_rows..], w, part, xq));
+    }
 }
 
 pub(crate) fn lora_up(
@@ -110,25 +163,4 @@ fn run(
     } else {
         exec.for_each_chunk(out, chunk_len, f);
     }
-}
-
-/// `out` (`[n_tokens, rows]`) from `turned` (`[rows, n_tokens]`).
-fn transpose(exec: &dyn Executor, out: &mut [f32], turned: &[f32], rows: usize, n_tokens: usize) {
-    /// A square of this side stays in the first cache.
-    const SIDE: usize = 16;
-    let tokens = job_units(exec, n_tokens, rows * 4, SIDE);
-    run(exec, out, tokens * rows, &|job, out| {
-        let first = job * tokens;
-        let n = out.len() / rows;
-        for t0 in (0..n).step_by(SIDE) {
-            for r0 in (0..rows).step_by(SIDE) {
-                for t in t0..n.min(t0 + SIDE) {
-                    let r1 = rows.min(r0 + SIDE);
-                    for (r, y) in (r0..r1).zip(&mut out[t * rows + r0..t * rows + r1]) {
-                        *y = turned[r * n_tokens + first + t];
-                    }
-                }
-            }
-        }
-    });
 }

@@ -4,11 +4,15 @@ use half::{bf16, f16};
 use slm_format::Encoding;
 
 use crate::QuantError;
+use crate::layout::{self, Layout, STRIP_ROWS};
 
-/// A row-major matrix of encoded weights, as the blocks stand in the file.
+/// A matrix of encoded weights: row-major, as the blocks stand in the file, or with sixteen rows interleaved ([`layout`]).
+///
+/// The layout changes no result, only the speed of the int8 products.
 #[derive(Debug, Clone, Copy)]
 pub struct QMatrix<'a> {
     encoding: Encoding,
+    layout: Layout,
     rows: usize,
     cols: usize,
     row_bytes: usize,
@@ -16,7 +20,7 @@ pub struct QMatrix<'a> {
 }
 
 impl<'a> QMatrix<'a> {
-    /// A view of `data` as `rows` rows of `cols` elements.
+    /// A view of `data` as `rows` rows of `cols` elements, row after row.
     ///
     /// # Errors
     /// [`QuantError::Shape`] when a row is empty or not whole blocks or the size overflows, [`QuantError::Length`] when `data` is not
@@ -27,14 +31,51 @@ impl<'a> QMatrix<'a> {
         cols: usize,
         data: &'a [u8],
     ) -> Result<QMatrix<'a>, QuantError> {
-        let shape = QuantError::Shape { encoding, rows, cols };
-        let row_bytes = encoding.row_bytes(cols).filter(|&bytes| bytes > 0);
-        let row_bytes = row_bytes.ok_or_else(|| shape.clone())?;
-        let needed = row_bytes.checked_mul(rows).ok_or(shape)?;
+        let needed = layout::interleaved_bytes(encoding, rows, cols);
+        let needed = needed.ok_or(QuantError::Shape { encoding, rows, cols })?;
         if data.len() != needed {
             return Err(QuantError::Length { what: "matrix bytes", needed, given: data.len() });
         }
-        Ok(QMatrix { encoding, rows, cols, row_bytes, data })
+        let row_bytes = encoding.row_bytes(cols).expect("BUG: whole blocks");
+        Ok(QMatrix { encoding, layout: Layout::RowMajor, rows, cols, row_bytes, data })
+    }
+
+    /// A view of `data` as [`layout::interleave`] made it. Row-major where the encoding has no other layout.
+    ///
+    /// # Errors
+    /// As [`QMatrix::new`].
+    ///
+    /// ```
+    /// use slm_format::Encoding;
+    /// use slm_quant::{Kernels, QMatrix, codec, layout};
+    ///
+    /// let values: Vec<f32> = (0..16 * 32).map(|i| i as f32).collect();
+    /// let bytes = codec::encode(Encoding::Q8_0, &values, 32)?;
+    /// let mut strips = layout::AlignedBytes::zeroed(bytes.len());
+    /// layout::interleave(Encoding::Q8_0, 16, 32, &bytes, &mut strips)?;
+    ///
+    /// let (plain, fast) = (
+    ///     QMatrix::new(Encoding::Q8_0, 16, 32, &bytes)?,
+    ///     QMatrix::new_interleaved(Encoding::Q8_0, 16, 32, &strips)?,
+    /// );
+    /// let (mut a, mut b) = ([0.0; 32], [0.0; 32]);
+    /// Kernels::detect().decode_row(&mut a, &plain, 7);
+    /// Kernels::detect().decode_row(&mut b, &fast, 7);
+    /// assert_eq!(a, b);
+    /// # Ok::<(), slm_quant::QuantError>(())
+    /// ```
+    pub fn new_interleaved(
+        encoding: Encoding,
+        rows: usize,
+        cols: usize,
+        data: &'a [u8],
+    ) -> Result<QMatrix<'a>, QuantError> {
+        let plain = QMatrix::new(encoding, rows, cols, data)?;
+        let layout = match layout::is_interleavable(encoding) {
+            true => Layout::Interleaved,
+            false => Layout::RowMajor,
+        };
+        Ok(QMatrix { layout, ..plain })
     }
 
     /// Reads every block's scale (and minimum) once and refuses what the contract excludes. Done once, at load.
@@ -44,13 +85,21 @@ impl<'a> QMatrix<'a> {
     /// # Errors
     /// [`QuantError::NonFiniteScale`] naming the first such row and block.
     pub fn check_scales(&self) -> Result<(), QuantError> {
-        let block_bytes = self.encoding.block_bytes();
+        let unit = self.encoding.block_bytes();
         let finite = scales_finite(self.encoding);
-        for (index, block) in self.data.chunks_exact(block_bytes).enumerate() {
-            if !finite(block) {
-                let per_row = self.row_bytes / block_bytes;
-                let (row, block) = (index / per_row, index % per_row);
-                return Err(QuantError::NonFiniteScale { encoding: self.encoding, row, block });
+        let mut buffer = [0u8; layout::BLOCK_BYTES];
+        for row in 0..self.rows {
+            if self.strip_of(row).is_none() {
+                let bad = self.row_bytes(row).chunks_exact(unit).position(|block| !finite(block));
+                if let Some(block) = bad {
+                    return Err(QuantError::NonFiniteScale { encoding: self.encoding, row, block });
+                }
+                continue;
+            }
+            for block in 0..self.row_bytes / unit {
+                if !finite(self.blocks(row, block, 1, &mut buffer)) {
+                    return Err(QuantError::NonFiniteScale { encoding: self.encoding, row, block });
+                }
             }
         }
         Ok(())
@@ -71,13 +120,71 @@ impl<'a> QMatrix<'a> {
         self.encoding
     }
 
-    /// The bytes of row `row`.
+    /// Where the bytes stand.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Copies the bytes of row `row`, in row-major order, to `out`.
     ///
     /// # Panics
-    /// When `row` is not below [`QMatrix::rows`].
+    /// When `row` is not below [`QMatrix::rows`] or `out` is not exactly a row's bytes.
+    pub fn copy_row(&self, row: usize, out: &mut [u8]) {
+        assert_eq!(out.len(), self.row_bytes, "bytes of the row");
+        let unit = self.encoding.block_bytes();
+        if self.strip_of(row).is_none() {
+            return out.copy_from_slice(self.row_bytes(row));
+        }
+        let mut buffer = [0u8; layout::BLOCK_BYTES];
+        for (b, out) in out.chunks_exact_mut(unit).enumerate() {
+            out.copy_from_slice(self.blocks(row, b, 1, &mut buffer));
+        }
+    }
+
+    /// The bytes of a row that stands by itself: of a row-major matrix, or left over after the strips.
     #[inline(always)]
-    pub fn row_bytes(&self, row: usize) -> &'a [u8] {
+    pub(crate) fn row_bytes(&self, row: usize) -> &'a [u8] {
+        debug_assert!(self.strip_of(row).is_none(), "BUG: row {row} is interleaved");
         &self.data[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// `n` blocks of a row from block `first` on, in row-major order: borrowed, or gathered in `buffer` (as many whole blocks as fit).
+    #[inline(always)]
+    pub(crate) fn blocks<'b>(
+        &self,
+        row: usize,
+        first: usize,
+        n: usize,
+        buffer: &'b mut [u8; layout::BLOCK_BYTES],
+    ) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        let unit = self.encoding.block_bytes();
+        let Some(strip) = self.strip_of(row) else {
+            return &self.row_bytes(row)[first * unit..][..n * unit];
+        };
+        let strip = self.strip_bytes(strip, 1);
+        let fields = layout::fields(self.encoding);
+        for i in 0..n {
+            let block = &strip[(first + i) * STRIP_ROWS * unit..][..STRIP_ROWS * unit];
+            layout::take(fields, block, row % STRIP_ROWS, &mut buffer[i * unit..][..unit]);
+        }
+        &buffer[..n * unit]
+    }
+
+    /// `n` strips of sixteen rows from strip `first` on.
+    #[inline(always)]
+    pub(crate) fn strip_bytes(&self, first: usize, n: usize) -> &'a [u8] {
+        let len = STRIP_ROWS * self.row_bytes;
+        &self.data[first * len..][..n * len]
+    }
+
+    /// The strip that a row is interleaved in; `None` for a row that stands by itself.
+    #[inline(always)]
+    pub(crate) fn strip_of(&self, row: usize) -> Option<usize> {
+        let strip = row / STRIP_ROWS;
+        (self.layout == Layout::Interleaved && strip < self.rows / STRIP_ROWS).then_some(strip)
     }
 
     /// All bytes.

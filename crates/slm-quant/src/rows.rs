@@ -20,6 +20,19 @@ pub struct QuantizedRows {
     q: Vec<i8>,
     d: Vec<f32>,
     xsum: Vec<i32>,
+    sums: Vec<BlockSums>,
+}
+
+/// What an interleaved kernel broadcasts of one activation block.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the scalar tier sums itself"))]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BlockSums {
+    pub(crate) d: f32,
+    /// `d * f32(xsum)`.
+    pub(crate) sx: f32,
+    pub(crate) xsum: i32,
+    /// The sum of the first sixteen codes.
+    pub(crate) half: i32,
 }
 
 impl QuantizedRows {
@@ -54,6 +67,8 @@ impl QuantizedRows {
         self.d.resize(n_rows * self.stride_blocks, 0.0);
         self.xsum.clear();
         self.xsum.resize(n_rows * self.stride_blocks, 0);
+        self.sums.clear();
+        self.sums.reserve(n_rows * self.n_blocks);
         for (row, x) in x.chunks_exact(cols).enumerate() {
             if !kernels.is_finite(x) {
                 let index = x.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -66,6 +81,12 @@ impl QuantizedRows {
                 &mut self.d[at..][..self.n_blocks],
                 &mut self.xsum[at..][..self.n_blocks],
             );
+            let (codes, _) = self.q[at * BLOCK..][..cols].as_chunks::<BLOCK>();
+            for (b, q) in codes.iter().enumerate() {
+                let (d, xsum) = (self.d[at + b], self.xsum[at + b]);
+                let half = q[..BLOCK / 2].iter().map(|&q| i32::from(q)).sum();
+                self.sums.push(BlockSums { d, sx: d * xsum as f32, xsum, half });
+            }
         }
         self.n_rows = n_rows;
         Ok(())
@@ -102,5 +123,14 @@ impl QuantizedRows {
         assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
         let (at, n) = (row * self.stride_blocks, self.stride_blocks);
         (&self.q[at * BLOCK..][..n * BLOCK], &self.d[at..][..n], &self.xsum[at..][..n])
+    }
+
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "as for BlockSums"))]
+    /// A row's blocks without padding: codes, and what is broadcast with them.
+    #[inline(always)]
+    pub(crate) fn blocks(&self, row: usize) -> (&[[i8; BLOCK]], &[BlockSums]) {
+        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
+        let (codes, _) = self.q[row * self.stride_blocks * BLOCK..].as_chunks::<BLOCK>();
+        (&codes[..self.n_blocks], &self.sums[row * self.n_blocks..][..self.n_blocks])
     }
 }

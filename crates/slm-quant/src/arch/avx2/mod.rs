@@ -6,14 +6,17 @@
 mod decode;
 mod float;
 mod group;
+mod interleaved;
 mod plain;
 mod product;
 mod quantize;
+mod strips;
 
 use core::arch::x86_64::{__m128, __m128i, __m256, __m256i};
 
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
+pub(crate) use interleaved::int8_interleaved;
 pub(crate) use plain::{float_strip, lora_strip};
 pub(crate) use product::int8_strip;
 pub(crate) use quantize::quantize_row;
@@ -41,7 +44,7 @@ type I = __m256i;
 ///
 /// pulp takes `FnOnce`, and a closure that could be called twice reaches it through a shim that is not inlined: every intrinsic would be
 /// a call (measured: 80 times slower). Called as `FnMut` it is the closure itself.
-struct Run<C>(C);
+pub(super) struct Run<C>(pub(super) C);
 
 impl<R, C: FnMut() -> R> pulp::NullaryFnOnce for Run<C> {
     type Output = R;
@@ -163,8 +166,23 @@ impl Avx2 {
     }
 }
 
+/// Asks for the bytes a page after `bytes`, which follow soon where a matrix is read in order.
+#[inline(always)]
+#[expect(unsafe_code, reason = "a hint with a pointer")]
+pub(super) fn prefetch(bytes: &[u8]) {
+    /// Far enough for memory, near enough not to be evicted again.
+    const AHEAD: usize = 4096;
+    for line in (0..bytes.len()).step_by(64) {
+        let at = bytes.as_ptr().wrapping_add(AHEAD + line);
+        // SAFETY: a prefetch reads nothing and never faults, whatever the address; SSE is part of x86-64.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+    }
+}
+
 /// `N` elements from `at`; the length check folds where both are constants.
 #[inline(always)]
-fn chunk<T: Copy, const N: usize>(x: &[T], at: usize) -> [T; N] {
+pub(super) fn chunk<T: Copy, const N: usize>(x: &[T], at: usize) -> [T; N] {
     *x[at..].first_chunk::<N>().expect("BUG: a chunk past the end")
 }

@@ -7,43 +7,23 @@ use super::decode::{decode_piece, widen8};
 use super::float::dot_more;
 use crate::QMatrix;
 use crate::arch::scalar;
+use crate::layout::BLOCK_BYTES;
+use crate::matmul::Part;
 
 /// As [`scalar::float_strip`].
-pub(crate) fn float_strip(
-    s: Avx2,
-    out: &mut [f32],
-    w: &QMatrix,
-    first_row: usize,
-    x: &[f32],
-    n_tokens: usize,
-) {
+pub(crate) fn float_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
     s.run(
         #[inline(always)]
         move || {
-            for (r, out) in out.chunks_exact_mut(n_tokens).enumerate() {
-                let row = w.row_bytes(first_row + r);
-                let cols = w.cols();
+            let x = &x[part.first_token * w.cols()..];
+            for r in 0..part.n_rows {
                 let mut token = 0;
-                while token + 4 <= n_tokens {
-                    float_row::<4>(
-                        s,
-                        &mut out[token..],
-                        w.encoding(),
-                        row,
-                        &x[token * cols..],
-                        cols,
-                    );
+                while token + 4 <= part.n_tokens {
+                    float_row::<4>(s, out, w, part, r, token, x);
                     token += 4;
                 }
-                while token < n_tokens {
-                    float_row::<1>(
-                        s,
-                        &mut out[token..],
-                        w.encoding(),
-                        row,
-                        &x[token * cols..],
-                        cols,
-                    );
+                while token < part.n_tokens {
+                    float_row::<1>(s, out, w, part, r, token, x);
                     token += 1;
                 }
             }
@@ -56,25 +36,31 @@ pub(crate) fn float_strip(
 fn float_row<const T: usize>(
     s: Avx2,
     out: &mut [f32],
-    encoding: Encoding,
-    row: &[u8],
+    w: &QMatrix,
+    part: Part,
+    r: usize,
+    token: usize,
     x: &[f32],
-    cols: usize,
 ) {
     /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
     const PIECE: usize = 256;
-    let piece_bytes = PIECE / encoding.block_elements() * encoding.block_bytes();
+    let (encoding, cols) = (w.encoding(), w.cols());
+    let unit = encoding.block_elements();
     let mut decoded = [0.0f32; PIECE];
+    let mut buffer = [0u8; BLOCK_BYTES];
     let mut lanes = [[s.set1(0.0); 2]; T];
-    for (p, bytes) in row.chunks(piece_bytes).enumerate() {
-        let n = PIECE.min(cols - p * PIECE);
+    let mut at = 0;
+    while at < cols {
+        let n = PIECE.min(cols - at);
+        let bytes = w.blocks(part.first_row + r, at / unit, n / unit, &mut buffer);
         decode_piece(s, encoding, &mut decoded[..n], bytes);
         for t in 0..T {
-            dot_more(s, &mut lanes[t], &decoded[..n], &x[t * cols + p * PIECE..][..n]);
+            dot_more(s, &mut lanes[t], &decoded[..n], &x[(token + t) * cols + at..][..n]);
         }
+        at += n;
     }
     for t in 0..T {
-        out[t] = s.sum_lanes(lanes[t][0], lanes[t][1]);
+        out[(token + t) * part.stride + r] = s.sum_lanes(lanes[t][0], lanes[t][1]);
     }
 }
 

@@ -5,6 +5,7 @@ use slm_format::Encoding;
 use super::group::{self, Form, Group, Weights};
 use super::{Avx2, F, I, chunk};
 use crate::arch::scalar;
+use crate::matmul::Part;
 use crate::rows::BLOCK;
 use crate::{QMatrix, QuantizedRows};
 
@@ -13,45 +14,38 @@ const ROWS: usize = 8;
 /// Groups of eight blocks whose terms are kept before they are added: a row is read in runs of this length.
 const RUN: usize = 8;
 
-/// As [`scalar::int8_strip`].
-pub(crate) fn int8_strip(
-    s: Avx2,
-    out: &mut [f32],
-    w: &QMatrix,
-    first_row: usize,
-    xq: &QuantizedRows,
-) {
+/// As [`scalar::int8_strip`], for rows that stand by themselves.
+pub(crate) fn int8_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
     match w.encoding() {
-        Encoding::Q4_0 => strip::<group::Q4_0>(s, out, w, first_row, xq),
-        Encoding::Q4_1 => strip::<group::Q4_1>(s, out, w, first_row, xq),
-        Encoding::Q5_0 => strip::<group::Q5_0>(s, out, w, first_row, xq),
-        Encoding::Q5_1 => strip::<group::Q5_1>(s, out, w, first_row, xq),
-        Encoding::Q8_0 => strip::<group::Q8_0>(s, out, w, first_row, xq),
-        Encoding::IQ4_NL => strip::<group::Iq4Nl>(s, out, w, first_row, xq),
-        Encoding::Q2_K => strip::<group::Q2K>(s, out, w, first_row, xq),
-        Encoding::Q3_K => strip::<group::Q3K>(s, out, w, first_row, xq),
-        Encoding::Q4_K => strip::<group::Q4K>(s, out, w, first_row, xq),
-        Encoding::Q5_K => strip::<group::Q5K>(s, out, w, first_row, xq),
-        Encoding::Q6_K => strip::<group::Q6K>(s, out, w, first_row, xq),
-        Encoding::IQ4_XS => strip::<group::Iq4Xs>(s, out, w, first_row, xq),
-        _ => scalar::int8_strip(out, w, first_row, xq),
+        Encoding::Q4_0 => strip::<group::Q4_0>(s, out, w, part, xq),
+        Encoding::Q4_1 => strip::<group::Q4_1>(s, out, w, part, xq),
+        Encoding::Q5_0 => strip::<group::Q5_0>(s, out, w, part, xq),
+        Encoding::Q5_1 => strip::<group::Q5_1>(s, out, w, part, xq),
+        Encoding::Q8_0 => strip::<group::Q8_0>(s, out, w, part, xq),
+        Encoding::IQ4_NL => strip::<group::Iq4Nl>(s, out, w, part, xq),
+        Encoding::Q2_K => strip::<group::Q2K>(s, out, w, part, xq),
+        Encoding::Q3_K => strip::<group::Q3K>(s, out, w, part, xq),
+        Encoding::Q4_K => strip::<group::Q4K>(s, out, w, part, xq),
+        Encoding::Q5_K => strip::<group::Q5K>(s, out, w, part, xq),
+        Encoding::Q6_K => strip::<group::Q6K>(s, out, w, part, xq),
+        Encoding::IQ4_XS => strip::<group::Iq4Xs>(s, out, w, part, xq),
+        _ => scalar::int8_strip(out, w, part, xq),
     }
 }
 
-fn strip<K: Group>(s: Avx2, out: &mut [f32], w: &QMatrix, first_row: usize, xq: &QuantizedRows) {
-    let n_tokens = xq.n_rows();
+fn strip<K: Group>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
     let mut token = 0;
-    while token < n_tokens {
-        // All rows of the strip under one tile of tokens: the strip stays in the cache.
-        let tile = match n_tokens - token {
+    while token < part.n_tokens {
+        // All rows of the part under one tile of tokens: the part stays in the cache.
+        let tile = match part.n_tokens - token {
             4.. => 4,
             2..4 => 2,
             _ => 1,
         };
         match tile {
-            4 => tile_of::<K, 4>(s, out, w, first_row, xq, token),
-            2 => tile_of::<K, 2>(s, out, w, first_row, xq, token),
-            _ => tile_of::<K, 1>(s, out, w, first_row, xq, token),
+            4 => tile_of::<K, 4>(s, out, w, part, xq, token),
+            2 => tile_of::<K, 2>(s, out, w, part, xq, token),
+            _ => tile_of::<K, 1>(s, out, w, part, xq, token),
         }
         token += tile;
     }
@@ -61,37 +55,43 @@ fn tile_of<K: Group, const T: usize>(
     s: Avx2,
     out: &mut [f32],
     w: &QMatrix,
-    first_row: usize,
+    part: Part,
     xq: &QuantizedRows,
     token: usize,
 ) {
     s.run(
         #[inline(always)]
         move || {
-            let n_tokens = xq.n_rows();
-            let tokens: Tokens<T> = core::array::from_fn(|t| xq.padded(token + t));
+            let mut tokens: Tokens<T> = [(&[], &[], &[]); T];
+            for t in 0..T {
+                tokens[t] = xq.padded(part.first_token + token + t);
+            }
             let last = Last::new(w.cols() / BLOCK, &tokens);
-            for (r, out) in out.chunks_mut(ROWS * n_tokens).enumerate() {
-                let first_row = first_row + r * ROWS;
-                rows::<K, T>(s, out, w, first_row, &tokens, &last, n_tokens, token);
+            let mut first = 0;
+            while first < part.n_rows {
+                let n_rows = ROWS.min(part.n_rows - first);
+                let acc = rows::<K, T>(s, w, part.first_row + first, n_rows, &tokens, &last);
+                for t in 0..T {
+                    let lanes: [f32; 8] = pulp::cast(acc[t]);
+                    let at = (token + t) * part.stride + first;
+                    out[at..][..n_rows].copy_from_slice(&lanes[..n_rows]);
+                }
+                first += n_rows;
             }
         },
     );
 }
 
-/// Up to eight rows with `T` tokens from `token` on.
+/// Up to eight rows with `T` tokens.
 #[inline(always)]
 fn rows<K: Group, const T: usize>(
     s: Avx2,
-    out: &mut [f32],
     w: &QMatrix,
     first_row: usize,
+    n_rows: usize,
     tokens: &Tokens<T>,
     last: &Last<T>,
-    n_tokens: usize,
-    token: usize,
-) {
-    let n_rows = out.len() / n_tokens;
+) -> [F; T] {
     let n_blocks = w.cols() / BLOCK;
     let n_groups = n_blocks / 8;
     let mut acc = [s.set1(0.0); T];
@@ -126,12 +126,7 @@ fn rows<K: Group, const T: usize>(
     if !n_blocks.is_multiple_of(8) {
         last_blocks::<K, T>(s, &mut acc, w, first_row, n_rows, last);
     }
-    for t in 0..T {
-        let lanes: [f32; 8] = pulp::cast(acc[t]);
-        for r in 0..n_rows {
-            out[r * n_tokens + token + t] = lanes[r];
-        }
-    }
+    acc
 }
 
 /// Codes, scales and sums of each token of a tile, padded to whole groups.

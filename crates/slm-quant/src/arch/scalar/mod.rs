@@ -6,4 +6,6 @@ mod product;
 
 pub(crate) use blocks::{ScaleMin, decode_row, k4_scale_min};
 pub(crate) use float::*;
-pub(crate) use product::{float_strip, int8_strip, integer_bounds, lora_strip, quantize_row};
+pub(crate) use product::{
+    float_strip, int8_interleaved, int8_strip, integer_bounds, lora_strip, quantize_row,
+};

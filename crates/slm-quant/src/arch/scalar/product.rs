@@ -4,6 +4,8 @@ use slm_format::Encoding;
 
 use super::blocks::{Block, Form, block, decode_row};
 use super::float::{Lanes, axpy};
+use crate::layout::BLOCK_BYTES;
+use crate::matmul::Part;
 use crate::rows::BLOCK;
 use crate::{QMatrix, QuantizedRows};
 
@@ -26,19 +28,29 @@ pub(crate) fn quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i
     }
 }
 
-/// `out` (`[n, n_tokens]`) = the int8 products of `n` rows of `w`, from `first_row`, with every row of `xq`.
-pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, first_row: usize, xq: &QuantizedRows) {
-    for (r, out) in out.chunks_exact_mut(xq.n_rows()).enumerate() {
-        let row = w.row_bytes(first_row + r);
-        out.fill(0.0);
+/// The int8 products of a part of `w`, in either layout, with rows of `xq`.
+pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+    let per_unit = w.encoding().block_elements() / BLOCK;
+    let mut buffer = [0u8; BLOCK_BYTES];
+    for r in 0..part.n_rows {
+        for t in 0..part.n_tokens {
+            out[t * part.stride + r] = 0.0;
+        }
         for b in 0..w.cols() / BLOCK {
-            let block = block(w.encoding(), row, b);
-            for (t, acc) in out.iter_mut().enumerate() {
-                let (q, d, xsum) = xq.padded(t);
-                *acc += term(&block, &q[b * BLOCK..][..BLOCK], d[b], xsum[b]);
+            let bytes = w.blocks(part.first_row + r, b / per_unit, 1, &mut buffer);
+            let block = block(w.encoding(), bytes, b % per_unit);
+            for t in 0..part.n_tokens {
+                let (q, d, xsum) = xq.padded(part.first_token + t);
+                let term = term(&block, &q[b * BLOCK..][..BLOCK], d[b], xsum[b]);
+                out[t * part.stride + r] += term;
             }
         }
     }
+}
+
+/// As [`int8_strip`], for whole strips.
+pub(crate) fn int8_interleaved(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+    int8_strip(out, w, part, xq);
 }
 
 /// The term of one block: `dx` and `xsum` are the activation block's.
@@ -60,34 +72,31 @@ fn term(block: &Block, q: &[i8], dx: f32, xsum: i32) -> f32 {
     }
 }
 
-/// `out` (`[n, n_tokens]`) = the decoded products of `n` rows of `w`, from `first_row`, with every row of `x`.
-pub(crate) fn float_strip(
-    out: &mut [f32],
-    w: &QMatrix,
-    first_row: usize,
-    x: &[f32],
-    n_tokens: usize,
-) {
+/// The decoded products of a part of `w`, in either layout, with rows of `x` (`[.., cols]`).
+pub(crate) fn float_strip(out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
     /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
     const PIECE: usize = 256;
     /// Tokens that share one decoding.
     const TILE: usize = 8;
-    let encoding = w.encoding();
-    let piece_bytes = PIECE / encoding.block_elements() * encoding.block_bytes();
+    let (encoding, cols) = (w.encoding(), w.cols());
     let mut decoded = [0.0f32; PIECE];
-    for (r, out) in out.chunks_exact_mut(n_tokens).enumerate() {
-        let row = w.row_bytes(first_row + r);
-        for (out, x) in out.chunks_mut(TILE).zip(x.chunks(TILE * w.cols())) {
+    let mut buffer = [0u8; BLOCK_BYTES];
+    for r in 0..part.n_rows {
+        for t0 in (0..part.n_tokens).step_by(TILE) {
+            let n_tokens = TILE.min(part.n_tokens - t0);
+            let x = &x[(part.first_token + t0) * cols..][..n_tokens * cols];
             let mut lanes = [Lanes::ZERO; TILE];
-            for (p, bytes) in row.chunks(piece_bytes).enumerate() {
-                let n = PIECE.min(w.cols() - p * PIECE);
+            for at in (0..cols).step_by(PIECE) {
+                let n = PIECE.min(cols - at);
+                let unit = encoding.block_elements();
+                let bytes = w.blocks(part.first_row + r, at / unit, n / unit, &mut buffer);
                 decode_row(encoding, &mut decoded[..n], bytes);
-                for (lanes, x) in lanes.iter_mut().zip(x.chunks_exact(w.cols())) {
-                    lanes.dot(&decoded[..n], &x[p * PIECE..][..n]);
+                for (lanes, x) in lanes.iter_mut().zip(x.chunks_exact(cols)) {
+                    lanes.dot(&decoded[..n], &x[at..][..n]);
                 }
             }
-            for (y, lanes) in out.iter_mut().zip(&lanes) {
-                *y = lanes.sum();
+            for (t, lanes) in lanes[..n_tokens].iter().enumerate() {
+                out[(t0 + t) * part.stride + r] = lanes.sum();
             }
         }
     }

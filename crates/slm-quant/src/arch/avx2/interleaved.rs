@@ -1,0 +1,163 @@
+//! Int8 products of interleaved strips: eight rows are the eight lanes, each adding its blocks' terms in order.
+
+use slm_format::Encoding;
+
+use super::group::Form;
+use super::strips::{self, Strip, Weights};
+use super::{Avx2, F, I, chunk, prefetch};
+use crate::arch::scalar;
+use crate::layout::STRIP_ROWS;
+use crate::matmul::Part;
+use crate::rows::{BLOCK, BlockSums};
+use crate::{QMatrix, QuantizedRows};
+
+/// As [`scalar::int8_interleaved`].
+pub(crate) fn int8_interleaved(
+    s: Avx2,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part,
+    xq: &QuantizedRows,
+) {
+    match w.encoding() {
+        Encoding::Q4_0 => product::<strips::Q4_0>(s, out, w, part, xq),
+        Encoding::Q4_1 => product::<strips::Q4_1>(s, out, w, part, xq),
+        Encoding::Q5_0 => product::<strips::Q5_0>(s, out, w, part, xq),
+        Encoding::Q5_1 => product::<strips::Q5_1>(s, out, w, part, xq),
+        Encoding::Q8_0 => product::<strips::Q8_0>(s, out, w, part, xq),
+        Encoding::Q4_K => product::<strips::Q4K>(s, out, w, part, xq),
+        Encoding::Q5_K => product::<strips::Q5K>(s, out, w, part, xq),
+        Encoding::Q6_K => product::<strips::Q6K>(s, out, w, part, xq),
+        _ => scalar::int8_interleaved(out, w, part, xq),
+    }
+}
+
+fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+    let first = part.first_row / STRIP_ROWS;
+    for i in 0..part.n_rows / STRIP_ROWS {
+        let strip = w.strip_bytes(first + i, 1);
+        let out = &mut out[i * STRIP_ROWS..];
+        // All tokens before the next strip: this one stays in the first cache.
+        let mut token = 0;
+        while token < part.n_tokens {
+            let out = &mut out[token * part.stride..];
+            let from = part.first_token + token;
+            token += match part.n_tokens - token {
+                4.. => tile::<K, 4>(s, out, part.stride, strip, xq, from),
+                2.. => tile::<K, 2>(s, out, part.stride, strip, xq, from),
+                _ => tile::<K, 1>(s, out, part.stride, strip, xq, from),
+            };
+        }
+    }
+}
+
+/// A strip with `T` tokens; gives `T`.
+fn tile<K: Strip, const T: usize>(
+    s: Avx2,
+    out: &mut [f32],
+    stride: usize,
+    strip: &[u8],
+    xq: &QuantizedRows,
+    token: usize,
+) -> usize {
+    s.run(
+        #[inline(always)]
+        move || {
+            let unit = STRIP_ROWS * K::UNIT;
+            let n_units = strip.len() / unit;
+            let mut codes: [&[[i8; BLOCK]]; T] = [&[]; T];
+            let mut sums: [&[BlockSums]; T] = [&[]; T];
+            for t in 0..T {
+                let (q, b) = xq.blocks(token + t);
+                (codes[t], sums[t]) = (&q[..n_units * K::BLOCKS], &b[..n_units * K::BLOCKS]);
+            }
+            let mut acc = [[s.set1(0.0); 2]; T];
+            for u in 0..n_units {
+                let bytes = &strip[u * unit..][..unit];
+                prefetch(bytes);
+                macro_rules! block {
+                    ($($b:literal)*) => {$(
+                        if $b < K::BLOCKS {
+                            for h in 0..2 {
+                                let w = K::unpack::<$b>(s, bytes, h);
+                                for t in 0..T {
+                                    let at = u * K::BLOCKS + $b;
+                                    let term = term::<K>(s, &w, &codes[t][at], &sums[t][at]);
+                                    acc[t][h] = s.add(acc[t][h], term);
+                                }
+                            }
+                        }
+                    )*};
+                }
+                block!(0 1 2 3 4 5 6 7);
+            }
+            for t in 0..T {
+                let lanes: [f32; STRIP_ROWS] = pulp::cast(acc[t]);
+                out[t * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
+            }
+            T
+        },
+    )
+}
+
+/// The terms of one block of eight rows, by the contract's formula.
+#[inline(always)]
+fn term<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> F {
+    let i32s = |x| s.avx._mm256_set1_epi32(x);
+    let add = |a, b| s.avx2._mm256_add_epi32(a, b);
+    let mul = |a, b| s.avx2._mm256_mullo_epi32(a, b);
+    // Takes OFFSET times the sum of the activations.
+    let centred = |x, sum: i32| {
+        let sum = i32s(sum);
+        let sum = match K::OFFSET {
+            0 => return x,
+            8 => s.avx2._mm256_slli_epi32::<3>(sum),
+            16 => s.avx2._mm256_slli_epi32::<4>(sum),
+            _ => s.avx2._mm256_slli_epi32::<5>(sum),
+        };
+        s.avx2._mm256_sub_epi32(x, sum)
+    };
+    let total = if K::HALVES {
+        let low = mul(centred(dot::<K>(s, w, q, 0, 4), sums.half), w.sc[0]);
+        let high = centred(dot::<K>(s, w, q, 4, 8), sums.xsum - sums.half);
+        add(low, mul(high, w.sc[1]))
+    } else {
+        let total = centred(dot::<K>(s, w, q, 0, 8), sums.xsum);
+        if K::SCALED { mul(total, w.sc[0]) } else { total }
+    };
+    let dx = s.set1(sums.d);
+    let scaled = s.mul(s.mul(w.d, dx), s.to_f32(total));
+    match K::FORM {
+        Form::Scale => scaled,
+        Form::ScaleMin => s.add(scaled, s.mul(w.m, s.set1(sums.sx))),
+        Form::ScaleMinK => {
+            let minima = s.to_f32(mul(w.mn, i32s(sums.xsum)));
+            s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
+        }
+    }
+}
+
+/// The products of the quads `from .. to`, summed in i16 as far as they fit, then in i32.
+#[inline(always)]
+fn dot<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], from: usize, to: usize) -> I {
+    let (zero, ones) = (s.bytes1(0), s.avx._mm256_set1_epi16(1));
+    let mut total = zero;
+    let mut narrow = zero;
+    for k in from..to {
+        let quad = i32::from_le_bytes(chunk::<i8, 4>(q, 4 * k).map(|q| q as u8));
+        let quad = s.avx._mm256_set1_epi32(quad);
+        // |w| reaches 128 as an unsigned byte and |q| only 127, so a pair is at most 32512: no saturation.
+        let pairs = if K::SIGNED {
+            let magnitude = s.avx2._mm256_abs_epi8(w.w[k]);
+            s.avx2._mm256_maddubs_epi16(magnitude, s.avx2._mm256_sign_epi8(quad, w.w[k]))
+        } else {
+            s.avx2._mm256_maddubs_epi16(w.w[k], quad)
+        };
+        narrow = s.avx2._mm256_add_epi16(narrow, pairs);
+        if (k + 1) % K::PAIRS == 0 || k + 1 == to {
+            total = s.avx2._mm256_add_epi32(total, s.avx2._mm256_madd_epi16(narrow, ones));
+            narrow = zero;
+        }
+    }
+    total
+}

@@ -1,0 +1,151 @@
+//! x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI. What gains nothing from 512 bits is the AVX2 tier's.
+//!
+//! The rule of [`super::avx2`] holds: everything below a public function is `#[inline(always)]`.
+
+mod interleaved;
+mod strips;
+
+use core::arch::x86_64::{__m512, __m512i};
+
+use slm_format::Encoding;
+
+use super::avx2::{self, Avx2, Run, chunk};
+use crate::matmul::Part;
+use crate::{QMatrix, QuantizedRows};
+
+pub(crate) use interleaved::int8_interleaved;
+
+pulp::simd_type!({
+    /// Proof that the CPU has these features.
+    pub(crate) struct Avx512 {
+        pub(crate) sse: f!("sse"),
+        pub(crate) sse2: f!("sse2"),
+        pub(crate) sse3: f!("sse3"),
+        pub(crate) ssse3: f!("ssse3"),
+        pub(crate) sse4_1: f!("sse4.1"),
+        pub(crate) avx: f!("avx"),
+        pub(crate) avx2: f!("avx2"),
+        pub(crate) f16c: f!("f16c"),
+        pub(crate) avx512f: f!("avx512f"),
+        pub(crate) avx512bw: f!("avx512bw"),
+        pub(crate) avx512dq: f!("avx512dq"),
+        pub(crate) avx512vl: f!("avx512vl"),
+        pub(crate) avx512vnni: f!("avx512vnni"),
+    }
+});
+
+/// Sixteen f32.
+type F = __m512;
+/// 512 bits of integers.
+type I = __m512i;
+
+/// Functions that are the AVX2 tier's.
+macro_rules! as_avx2 {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $result:ty)?;)*) => {
+        $(pub(crate) fn $name(s: Avx512, $($arg: $ty),*) $(-> $result)? {
+            avx2::$name(s.avx2(), $($arg),*)
+        })*
+    };
+}
+
+as_avx2! {
+    int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows);
+    float_strip(out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]);
+    lora_strip(y: &mut [f32], f: f32, bt: &QMatrix, z: &[f32], first: usize);
+    quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]);
+    decode_row(encoding: Encoding, out: &mut [f32], row: &[u8]);
+    dot16(a: &[f32], b: &[f32]) -> f32;
+    dot16_f16(a: &[f32], b: &[u16]) -> f32;
+    sum16(a: &[f32]) -> f32;
+    axpy(y: &mut [f32], f: f32, x: &[f32]);
+    axpy_f16(y: &mut [f32], f: f32, x: &[u16]);
+    add(y: &mut [f32], x: &[f32]);
+    scale(y: &mut [f32], f: f32);
+    div(y: &mut [f32], f: f32);
+    max(x: &[f32]) -> f32;
+    is_finite(x: &[f32]) -> bool;
+    exp_sub(x: &mut [f32], m: f32);
+    silu_mul(gate: &mut [f32], up: &[f32]);
+    gelu_mul(gate: &mut [f32], up: &[f32]);
+    rms_norm(out: &mut [f32], x: &[f32], w: &[f32], eps: f32);
+    rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]);
+    rope_half(x: &mut [f32], cos: &[f32], sin: &[f32]);
+    to_f16(out: &mut [u16], x: &[f32]);
+}
+
+/// The helpers shared by the modules; the rest is pulp's.
+impl Avx512 {
+    /// The features of the smaller tier are among these.
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        let Avx512 { sse, sse2, sse3, ssse3, sse4_1, avx, avx2, f16c, .. } = self;
+        Avx2 { sse, sse2, sse3, ssse3, sse4_1, avx, avx2, f16c }
+    }
+
+    /// Runs `f`, which must be `#[inline(always)]`, with the features on.
+    #[inline(always)]
+    fn run<R>(self, f: impl FnMut() -> R) -> R {
+        self.vectorize(Run(f))
+    }
+
+    #[inline(always)]
+    fn set1(self, x: f32) -> F {
+        self.avx512f._mm512_set1_ps(x)
+    }
+
+    #[inline(always)]
+    fn i32s1(self, x: i32) -> I {
+        self.avx512f._mm512_set1_epi32(x)
+    }
+
+    #[inline(always)]
+    fn bytes1(self, x: u8) -> I {
+        self.avx512f._mm512_set1_epi8(x as i8)
+    }
+
+    /// 64 bytes from `at`.
+    #[inline(always)]
+    fn load64(self, bytes: &[u8], at: usize) -> I {
+        pulp::cast(chunk::<u8, 64>(bytes, at))
+    }
+
+    /// Sixteen f16 from byte `at`, widened.
+    #[inline(always)]
+    fn load_f16(self, bytes: &[u8], at: usize) -> F {
+        self.avx512f._mm512_cvtph_ps(pulp::cast(chunk::<u8, 32>(bytes, at)))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: F, b: F) -> F {
+        self.avx512f._mm512_mul_ps(a, b)
+    }
+
+    #[inline(always)]
+    fn add(self, a: F, b: F) -> F {
+        self.avx512f._mm512_add_ps(a, b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: F, b: F) -> F {
+        self.avx512f._mm512_sub_ps(a, b)
+    }
+
+    #[inline(always)]
+    fn and(self, a: I, b: I) -> I {
+        self.avx512f._mm512_and_si512(a, b)
+    }
+
+    /// Exact for magnitudes up to 2^24.
+    #[inline(always)]
+    fn to_f32(self, x: I) -> F {
+        self.avx512f._mm512_cvtepi32_ps(x)
+    }
+
+    /// In each i32 lane, `sum` plus the four products of unsigned bytes of `a` and signed bytes of `b`.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "pulp's VNNI token has no methods")]
+    fn dot4(self, sum: I, a: I, b: I) -> I {
+        // SAFETY: the token proves AVX512VNNI and AVX512F.
+        unsafe { core::arch::x86_64::_mm512_dpbusd_epi32(sum, a, b) }
+    }
+}

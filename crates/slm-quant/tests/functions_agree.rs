@@ -1,0 +1,254 @@
+//! Functions, up-projections and executors give the scalar tier's bits on every tier, at lengths around every boundary, writing nowhere else.
+
+mod common;
+
+use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
+use slm_format::{Coded, Encoding};
+use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows};
+
+#[test]
+fn functions_agree() {
+    let mut random = Random(3);
+    for n in [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 576] {
+        for scale in [1.0, 60.0, 1e-40, 3e4] {
+            let (x, y) = (random.floats(n, scale), random.floats(n, 2.0));
+            let mut halves = vec![0u16; n];
+            scalar().to_f16(&mut halves, &random.floats(n, 2.0));
+            let s = random.unit();
+            let max = scalar().max(&x);
+            let run = |k: Kernels| -> Vec<(&str, Vec<u32>)> {
+                let mut narrow = vec![0u16; n];
+                k.to_f16(&mut narrow, &x);
+                vec![
+                    ("dot16", bits(&[k.dot16(&x, &y)])),
+                    ("dot16_f16", bits(&[k.dot16_f16(&x, &halves)])),
+                    ("sum16", bits(&[k.sum16(&x)])),
+                    ("max", bits(&[k.max(&x)])),
+                    ("axpy", guarded(&y, |y| k.axpy(y, s, &x))),
+                    ("axpy_f16", guarded(&y, |y| k.axpy_f16(y, s, &halves))),
+                    ("add", guarded(&y, |y| k.add(y, &x))),
+                    ("scale", guarded(&y, |y| k.scale(y, s))),
+                    ("div", guarded(&y, |y| k.div(y, s))),
+                    ("exp_sub", guarded(&x, |x| k.exp_sub(x, max))),
+                    ("silu_mul", guarded(&x, |x| k.silu_mul(x, &y))),
+                    ("gelu_mul", guarded(&x, |x| k.gelu_mul(x, &y))),
+                    ("rms_norm", guarded(&vec![GUARD; n], |o| k.rms_norm(o, &x, &y, 1e-5))),
+                    ("to_f16", narrow.iter().map(|&h| u32::from(h)).collect()),
+                ]
+            };
+            let expected = run(scalar());
+            for kernels in others() {
+                for (mine, theirs) in run(kernels).iter().zip(&expected) {
+                    assert_eq!(mine, theirs, "{n} elements times {scale}, {:?}", kernels.tier());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rope_agrees() {
+    let mut random = Random(4);
+    for pairs in [1, 3, 4, 5, 7, 8, 9, 16, 32, 33] {
+        let x = random.floats(2 * pairs, 3.0);
+        let (cos, sin) = (random.floats(pairs, 1.0), random.floats(pairs, 1.0));
+        let interleaved = guarded(&x, |x| scalar().rope_interleaved(x, &cos, &sin));
+        let half = guarded(&x, |x| scalar().rope_half(x, &cos, &sin));
+        for kernels in others() {
+            assert_eq!(guarded(&x, |x| kernels.rope_interleaved(x, &cos, &sin)), interleaved);
+            assert_eq!(guarded(&x, |x| kernels.rope_half(x, &cos, &sin)), half);
+        }
+    }
+}
+
+#[test]
+fn extremes_of_the_functions() {
+    let edges = [
+        0.0,
+        -0.0,
+        1e-45,
+        -87.33654,
+        -87.336_55,
+        -88.0,
+        88.37626,
+        88.376_27,
+        89.0,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        f32::MIN,
+        0.346_573_6,
+        -0.346_573_6,
+    ];
+    let expected = guarded(&edges, |x| scalar().exp_sub(x, 0.0));
+    assert_eq!(expected[0], 1.0f32.to_bits());
+    assert_eq!(expected[9], 0, "exp(-inf) is +0.0");
+    assert!(f32::from_bits(expected[8]).is_finite() && expected[8] == expected[6]);
+    let ups = [1.0; 14];
+    // Infinite gates lie outside the contract.
+    let gates: Vec<f32> = edges.iter().copied().filter(|x| x.is_finite()).collect();
+    for kernels in others() {
+        assert_eq!(guarded(&edges, |x| kernels.exp_sub(x, 0.0)), expected);
+        for f in [Kernels::silu_mul, Kernels::gelu_mul] {
+            let plain = guarded(&gates, |x| f(&scalar(), x, &ups[..gates.len()]));
+            assert_eq!(guarded(&gates, |x| f(&kernels, x, &ups[..gates.len()])), plain);
+        }
+        assert_eq!(kernels.max(&[]).to_bits(), f32::NEG_INFINITY.to_bits());
+        for zeros in [[-0.0f32; 9].as_slice(), &[-0.0, 0.0], &[0.0, -0.0]] {
+            assert_eq!(kernels.max(zeros).to_bits(), 0);
+        }
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 7, 8, 16] {
+                let mut x = [f32::MAX; 17];
+                assert!(kernels.is_finite(&x));
+                x[at] = bad;
+                assert!(!kernels.is_finite(&x));
+            }
+        }
+    }
+}
+
+/// Every f16 there is, both ways, but for NaN.
+#[test]
+fn all_halves_agree() {
+    let finite: Vec<u16> = (0..=u16::MAX).filter(|h| h & 0x7c00 != 0x7c00).collect();
+    let wide: Vec<f32> = finite.iter().map(|&h| half::f16::from_bits(h).to_f32()).collect();
+    for kernels in others() {
+        let mut back = vec![0u16; finite.len()];
+        kernels.to_f16(&mut back, &wide);
+        assert_eq!(back, finite);
+        let mut widened = vec![-0.0f32; finite.len()];
+        kernels.axpy_f16(&mut widened, 1.0, &finite);
+        assert_eq!(bits(&widened), bits(&wide));
+        // Halfway cases and their neighbours, subnormal results, overflow.
+        let between: Vec<f32> = wide
+            .windows(2)
+            .map(|w| (w[0] + w[1]) * 0.5)
+            .flat_map(|x| [x, x.next_up(), x.next_down()])
+            .chain([65519.9, 65520.0, 1e9, -1e9, 1e-30])
+            .collect();
+        let (mut mine, mut plain) = (vec![0u16; between.len()], vec![0u16; between.len()]);
+        kernels.to_f16(&mut mine, &between);
+        scalar().to_f16(&mut plain, &between);
+        assert_eq!(mine, plain);
+    }
+}
+
+#[test]
+fn exp_is_close() {
+    let mut worst = 0.0f64;
+    let inputs: Vec<f32> = (0..200_000).map(|i| -87.3 + i as f32 * (175.6 / 200_000.0)).collect();
+    let mut out = inputs.clone();
+    Kernels::detect().exp_sub(&mut out, 0.0);
+    for (x, y) in inputs.iter().zip(&out) {
+        let exact = libm::exp(f64::from(*x));
+        worst = worst.max(((f64::from(*y) - exact) / exact).abs());
+    }
+    assert!(worst < 2.5e-7, "relative error {worst:e}");
+}
+
+#[test]
+fn lora_agrees() {
+    let mut random = Random(5);
+    for encoding in [Encoding::F32, Encoding::F16, Encoding::BF16] {
+        for (rank, cols) in [(1, 1), (3, 7), (8, 8), (8, 33), (16, 64), (5, 576)] {
+            for n_tokens in [1, 2, 5] {
+                let data = weights(encoding, rank, cols, Kind::Random, &mut random);
+                let bt = QMatrix::new(encoding, rank, cols, &data).unwrap();
+                bt.check_lora_factor().unwrap();
+                let (y, z) =
+                    (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
+                let run =
+                    |k: Kernels| guarded(&y, |y| k.lora_up(&Inline, y, 0.3, &bt, &z, n_tokens));
+                let expected = run(scalar());
+                for kernels in others() {
+                    assert_eq!(run(kernels), expected, "{encoding} {rank}x{cols} {n_tokens}");
+                }
+                // The contract's own words.
+                let mut b = vec![vec![0.0; cols]; rank];
+                for (r, row) in b.iter_mut().enumerate() {
+                    scalar().decode_row(row, &bt, r);
+                }
+                for t in 0..n_tokens {
+                    for o in 0..cols {
+                        let mut u = 0.0f32;
+                        for r in 0..rank {
+                            u += b[r][o] * z[t * rank + r];
+                        }
+                        let product = 0.3 * u;
+                        let y = y[t * cols + o] + product;
+                        assert_eq!(expected[t * cols + o], y.to_bits());
+                    }
+                }
+            }
+        }
+    }
+    let data = [0u8; 34];
+    let quantized = QMatrix::new(Encoding::Q8_0, 1, 32, &data).unwrap();
+    assert_eq!(quantized.check_lora_factor().unwrap_err().code(), "quant-unusable");
+}
+
+#[cfg(feature = "rayon")]
+#[test]
+fn executors_agree() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let two = slm_quant::RayonExecutor::new(pool);
+    let mut random = Random(6);
+    // 300 rows and more: several jobs of 64 KiB.
+    for (encoding, rows, cols) in
+        [(Encoding::Q4_1, 1003, 576), (Encoding::Q6_K, 700, 512), (Encoding::F16, 333, 300)]
+    {
+        let data = weights(encoding, rows, cols, Kind::Random, &mut random);
+        let w = QMatrix::new(encoding, rows, cols, &data).unwrap();
+        for n_tokens in [1, 5, 33] {
+            let x = random.floats(n_tokens * cols, 1.0);
+            for kernels in others() {
+                let mut xq = QuantizedRows::new();
+                let xq = cols.is_multiple_of(32).then(|| {
+                    xq.quantize(kernels, &x, cols).unwrap();
+                    &xq
+                });
+                let empty = vec![GUARD; rows * n_tokens];
+                let one = guarded(&empty, |out| kernels.matmul(&Inline, out, &w, &x, xq));
+                let both = guarded(&empty, |out| kernels.matmul(&two, out, &w, &x, xq));
+                assert_eq!(one, both, "{encoding} {n_tokens}");
+            }
+        }
+    }
+    let (rank, cols) = (16, 5000);
+    let data = weights(Encoding::F16, rank, cols, Kind::Random, &mut random);
+    let bt = QMatrix::new(Encoding::F16, rank, cols, &data).unwrap();
+    for n_tokens in [1, 9] {
+        let (y, z) = (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
+        for kernels in others() {
+            let one = guarded(&y, |y| kernels.lora_up(&Inline, y, 2.0, &bt, &z, n_tokens));
+            let both = guarded(&y, |y| kernels.lora_up(&two, y, 2.0, &bt, &z, n_tokens));
+            assert_eq!(one, both);
+        }
+    }
+}
+
+/// Every chunk once, with its own index, in step over two buffers.
+#[test]
+fn executors_cut_in_step() {
+    let check = |exec: &dyn slm_quant::Executor| {
+        assert!(exec.n_workers() >= 1);
+        for n in [0, 1, 5, 6, 7, 60, 61] {
+            let (mut a, mut b) = (vec![0.0f32; 3 * n], vec![0.0f32; 2 * n]);
+            exec.for_each_chunk_pair(&mut a, 15, &mut b, 10, &|i, a, b| {
+                assert_eq!(a.len() * 2, b.len() * 3);
+                for (y, x) in a.iter_mut().map(|y| (y, 1)).chain(b.iter_mut().map(|y| (y, 2))) {
+                    *y += (i * 10 + x) as f32;
+                }
+            });
+            assert!(a.iter().enumerate().all(|(at, &y)| y == (at / 15 * 10 + 1) as f32));
+            assert!(b.iter().enumerate().all(|(at, &y)| y == (at / 10 * 10 + 2) as f32));
+            exec.for_each_chunk(&mut a, 4, &|i, a| a.fill(i as f32));
+            assert!(a.iter().enumerate().all(|(at, &y)| y == (at / 4) as f32));
+        }
+    };
+    check(&Inline);
+    #[cfg(feature = "rayon")]
+    check(&slm_quant::RayonExecutor::new(
+        rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap(),
+    ));
+}
