@@ -95,7 +95,7 @@ pub(crate) enum Command {
     /// Text to ids; special tokens are parsed, no BOS is added
     Tokenize {
         /// The text
-        #[arg(required_unless_present = "file", conflicts_with = "file")]
+        #[arg(conflicts_with = "file")]
         text: Option<String>,
         /// Read the text from a file
         #[arg(long)]
@@ -107,7 +107,6 @@ pub(crate) enum Command {
     /// Ids to text
     Detokenize {
         /// Ids, separated by commas or spaces
-        #[arg(required = true)]
         ids: Vec<String>,
         /// Which model
         #[command(flatten)]
@@ -220,7 +219,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
     /// An adapter file or folder with its weight, on --model; bottom of the stack first
-    #[arg(long, value_name = "PATH[=W]", requires = "model")]
+    #[arg(long, value_name = "PATH[=W]")]
     pub(crate) adapter: Vec<String>,
 }
 
@@ -300,7 +299,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) chat: bool,
     /// System message for --chat
-    #[arg(long, requires = "chat")]
+    #[arg(long)]
     pub(crate) system: Option<String>,
     /// Print speed to stderr
     #[arg(long)]
@@ -337,7 +336,7 @@ pub(crate) struct ChatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     /// Text; special tokens stay text, BOS is added where the model wants one
-    #[arg(long, required_unless_present = "tokens", conflicts_with = "tokens")]
+    #[arg(long, conflicts_with = "tokens")]
     pub(crate) text: Option<String>,
     /// Ids, taken verbatim
     #[arg(long, value_delimiter = ',')]

@@ -25,6 +25,22 @@ pub(crate) enum CliError {
         /// The system's error.
         error: std::io::Error,
     },
+    /// The command line does not parse.
+    #[error("{message}")]
+    CommandLine {
+        /// What is wrong.
+        message: String,
+        /// How the command is used.
+        usage: Option<String>,
+    },
+    /// A name that was given cannot be one.
+    #[error("{option}: {error}")]
+    Name {
+        /// The option or argument.
+        option: &'static str,
+        /// What is wrong with it.
+        error: slm_manifest::NameError,
+    },
     /// An option that the command needs is missing.
     #[error("{option} is missing")]
     Missing {
@@ -49,6 +65,12 @@ pub(crate) enum CliError {
         /// What it is not.
         reason: &'static str,
     },
+    /// The program panicked.
+    #[error("BUG: {what}")]
+    Panic {
+        /// Where and why.
+        what: String,
+    },
     /// Two runs that must agree do not.
     #[error("BUG: the timed runs gave different logits: {first} and {other}")]
     Disagree {
@@ -60,6 +82,17 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// Takes a message that clap has rendered apart.
+    pub(crate) fn command_line(rendered: &str) -> CliError {
+        let mut paragraphs = rendered.trim().split("\n\n").map(str::trim);
+        let message = paragraphs.next().unwrap_or_default();
+        let usage = paragraphs.find(|text| text.starts_with("Usage:"));
+        CliError::CommandLine {
+            message: message.strip_prefix("error: ").unwrap_or(message).to_owned(),
+            usage: usage.map(str::to_owned),
+        }
+    }
+
     /// Names the path of an input/output error.
     pub(crate) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> CliError {
         let path = path.into();
@@ -76,9 +109,12 @@ impl Coded for CliError {
             CliError::Runtime(error) => error.code(),
             CliError::NoFile { .. } => "file-not-found",
             CliError::Io { .. } => "io",
+            CliError::CommandLine { .. } => "command-line",
+            CliError::Name { error, .. } => error.code(),
             CliError::Missing { .. } => "option-missing",
             CliError::Value { .. } => "option-value",
             CliError::Format { .. } => "unknown-format",
+            CliError::Panic { .. } => "panic",
             CliError::Disagree { .. } => "bench-disagree",
         }
     }
@@ -88,18 +124,37 @@ impl Coded for CliError {
             CliError::Runtime(error) => error.class(),
             CliError::NoFile { .. } => ErrorClass::NotFound,
             CliError::Io { .. } => ErrorClass::Io,
-            CliError::Missing { .. } | CliError::Value { .. } => ErrorClass::Usage,
+            CliError::CommandLine { .. }
+            | CliError::Name { .. }
+            | CliError::Missing { .. }
+            | CliError::Value { .. } => ErrorClass::Usage,
             CliError::Format { .. } => ErrorClass::Refused,
-            CliError::Disagree { .. } => ErrorClass::Bug,
+            CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
-            CliError::Runtime(error) => error.hint(),
+            CliError::Runtime(error) => {
+                error.hint().or_else(|| advice(error.code()).map(str::to_owned))
+            }
+            CliError::CommandLine { usage, .. } => usage.clone(),
             _ => None,
         }
     }
+}
+
+/// What a person at this program can do about an error of the libraries.
+fn advice(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "none-active" => "activate a composition (slm activate NAME), or give --model FILE",
+        "not-found" => "slm list shows what is in the store",
+        "base-absent" => "import the base (slm import FILE --name NAME); its id must be this one",
+        "adapter-absent" => "import the adapter (slm adapter import PATH --name NAME --base BASE)",
+        "adapter-base-mismatch" => "import the adapter again for this base",
+        "chat-no-template" => "slm run completes a text without a template",
+        _ => return None,
+    })
 }
 
 /// Lets `?` turn every runtime-side error into ours.
@@ -118,7 +173,6 @@ through_runtime!(
     slm_format::gguf::GgufError,
     slm_format::safetensors::SafeTensorsError,
     slm_manifest::ManifestError,
-    slm_manifest::NameError,
     slm_overlay::OverlayError,
     slm_runtime::chat::ChatError,
     slm_runtime::error::ActivationError,

@@ -4,6 +4,7 @@ mod args;
 mod command;
 mod error;
 mod model;
+mod outfile;
 mod output;
 mod world;
 
@@ -18,8 +19,12 @@ use crate::output::Output;
 use crate::world::World;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return command_line(&error),
+    };
     let output = Output { json: cli.json, quiet: cli.quiet };
+    report_panics(output);
     match dispatch(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -27,6 +32,28 @@ fn main() -> ExitCode {
             ExitCode::from(error.class().exit_status())
         }
     }
+}
+
+/// Help and the version as clap prints them; a wrong command line as every other error.
+fn command_line(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if !json || !error.use_stderr() {
+        // A closed pipe or a full disk cannot be told to anybody.
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    let error = CliError::command_line(&error.render().to_string());
+    Output { json: true, quiet: true }.error(&error);
+    ExitCode::from(error.class().exit_status())
+}
+
+/// A panic is our bug: it is reported like an error, and the exit status says so.
+fn report_panics(output: Output) {
+    std::panic::set_hook(Box::new(move |info| {
+        let error = CliError::Panic { what: info.to_string() };
+        output.error(&error);
+        std::process::exit(error.class().exit_status().into());
+    }));
 }
 
 fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {

@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slm_manifest::{Activations, ExecutionProfile, KvType};
+use slm_format::safetensors::SafeTensors;
+use slm_format::{Coded, ErrorClass};
+use slm_manifest::{Activations, ExecutionProfile, KvType, Name};
 use slm_overlay::peft::{BindingReport, TouchedTensor};
 use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::load::{Base, HfFiles};
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
-use slm_runtime::{Composition, Engine};
+use slm_runtime::{Composition, Engine, Runtime};
+use slm_store::Storage;
 
 use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
 use crate::error::CliError;
@@ -79,16 +82,22 @@ pub(crate) fn composition(
     engine: &Engine,
 ) -> Result<Arc<Composition>, CliError> {
     let Some(path) = &args.model else {
+        if let Some(argument) = args.adapter.first() {
+            // What is wrong with the file is said before what is missing on the command line.
+            let _adapter =
+                read_adapter(Path::new(split_path_weight(argument)?.0), AdapterFormat::Auto)?;
+            return Err(CliError::Missing { option: "--model" });
+        }
         let runtime = world.runtime(engine.clone())?;
         return Ok(match &args.composition {
-            Some(what) => runtime.open_composition(&reference(what)?)?.0,
+            Some(what) => runtime.open_composition(&reference(&runtime, what)?)?.0,
             None => runtime.active_composition()?,
         });
     };
     let base = Arc::new(open_base(path, engine)?);
     let mut stack = Vec::new();
     for argument in &args.adapter {
-        let (path, weight) = split_weight(argument, "--adapter")?;
+        let (path, weight) = split_path_weight(argument)?;
         let path = Path::new(path);
         let resolved = read_adapter(path, AdapterFormat::Auto)?(&base.shape())?;
         if let Some(bound) = resolved.bound_to
@@ -108,19 +117,44 @@ pub(crate) fn composition(
     Ok(Arc::new(Composition::new(base, stack)?))
 }
 
-/// Text that names a composition, or the manifest file of that path.
-pub(crate) fn reference(what: &str) -> Result<Reference, CliError> {
+/// Text that names a composition, or the manifest file of that path. A name of the store comes before a file, unless the text is a path
+/// by its look.
+pub(crate) fn reference<S: Storage>(
+    runtime: &Runtime<S>,
+    what: &str,
+) -> Result<Reference, CliError> {
     let path = Path::new(what);
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
     let looks_like_a_path = what.contains(std::path::MAIN_SEPARATOR)
         || what.ends_with(".toml")
         || what.ends_with(".json");
-    if looks_like_a_path && path.is_file() {
+    if looks_like_a_path && is_file {
         return Ok(Reference::Manifest(read(path)?));
     }
-    if looks_like_a_path {
-        return Err(CliError::NoFile { path: path.to_owned() });
+    let reference = Reference::Text(what.to_owned());
+    match runtime.manifest_by_reference(&reference) {
+        Err(error) if error.class() == ErrorClass::NotFound && is_file => {
+            Ok(Reference::Manifest(read(path)?))
+        }
+        Err(error) if error.class() == ErrorClass::NotFound && looks_like_a_path => {
+            Err(CliError::NoFile { path: path.to_owned() })
+        }
+        // Any other failure is the caller's to meet.
+        _ => Ok(reference),
     }
-    Ok(Reference::Text(what.to_owned()))
+}
+
+/// A name that a person gave.
+pub(crate) fn name(option: &'static str, text: &str) -> Result<Name, CliError> {
+    text.parse().map_err(|error| CliError::Name { option, error })
+}
+
+/// `PATH=WEIGHT` or `PATH`; a path that exists may hold the sign itself.
+fn split_path_weight(argument: &str) -> Result<(&str, f32), CliError> {
+    if Path::new(argument).exists() {
+        return Ok((argument, 1.0));
+    }
+    split_weight(argument, "--adapter")
 }
 
 /// `NAME=WEIGHT` or `NAME`, whose weight is 1.
@@ -130,11 +164,11 @@ pub(crate) fn split_weight<'a>(
 ) -> Result<(&'a str, f32), CliError> {
     let Some((name, weight)) = argument.rsplit_once('=') else { return Ok((argument, 1.0)) };
     match weight.parse::<f32>() {
-        Ok(weight) => Ok((name, weight)),
-        Err(error) => Err(CliError::Value {
+        Ok(weight) if weight.is_finite() => Ok((name, weight)),
+        _ => Err(CliError::Value {
             option,
             value: argument.to_owned(),
-            reason: format!("{weight:?} is no weight: {error}"),
+            reason: format!("{weight:?} is no weight; expected a number such as 0.5"),
         }),
     }
 }
@@ -144,7 +178,21 @@ pub(crate) fn open_base(path: &Path, engine: &Engine) -> Result<Base, CliError> 
     if path.is_dir() {
         return open_hf(path, engine);
     }
-    Ok(Base::open(map(path)?, &LIMITS, engine.kernels, &*engine.exec)?)
+    let bytes = map(path)?;
+    if is_safetensors(path, (*bytes).as_ref()) {
+        SafeTensors::parse((*bytes).as_ref(), &LIMITS)?;
+        return Err(CliError::Format {
+            path: path.to_owned(),
+            reason: "weights alone are no model; give the folder that also has config.json and tokenizer.json",
+        });
+    }
+    Ok(Base::open(bytes, &LIMITS, engine.kernels, &*engine.exec)?)
+}
+
+/// Whether a file is safetensors: by its name, or by a header that begins after its length.
+pub(crate) fn is_safetensors(path: &Path, bytes: &[u8]) -> bool {
+    path.extension().is_some_and(|extension| extension == "safetensors")
+        || bytes.get(8) == Some(&b'{')
 }
 
 fn open_hf(folder: &Path, engine: &Engine) -> Result<Base, CliError> {
@@ -215,7 +263,7 @@ pub(crate) fn read_adapter(path: &Path, format: AdapterFormat) -> Result<ReadAda
             Err(CliError::Format { path: path.to_owned(), reason: "a folder, not a .slm file" })
         }
         _ if is_folder => read_peft(path),
-        _ => read_slm(path),
+        _ => read_slm(path, format),
     }
 }
 
@@ -249,8 +297,22 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
     }))
 }
 
-fn read_slm(path: &Path) -> Result<ReadAdapter, CliError> {
+fn read_slm(path: &Path, format: AdapterFormat) -> Result<ReadAdapter, CliError> {
     let bytes = map(path)?;
+    let head: &[u8] = (*bytes).as_ref();
+    if is_safetensors(path, head) {
+        SafeTensors::parse(head, &LIMITS)?;
+        return Err(CliError::Format {
+            path: path.to_owned(),
+            reason: "factors alone are no adapter; give the folder that also has adapter_config.json",
+        });
+    }
+    if format == AdapterFormat::Auto && !head.starts_with(&slm_format::container::layout::MAGIC) {
+        return Err(CliError::Format {
+            path: path.to_owned(),
+            reason: "neither a .slm file nor a PEFT folder",
+        });
+    }
     let container = slm_format::container::Container::open((*bytes).as_ref(), &LIMITS)?;
     let (adapter, bound) = slm_runtime::runtime::read_adapter(&container, &LIMITS)?;
     let targets = adapter

@@ -1,6 +1,7 @@
 //! What a person or a program sees.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -21,18 +22,29 @@ impl Output {
     /// Prints a result: `object` for a program, or `lines` for a person.
     pub(crate) fn result(&self, object: Value, lines: &[String]) {
         if self.json {
-            print_out(&format!("{object}\n"));
-        } else {
-            for line in lines {
-                print_out(&format!("{line}\n"));
-            }
+            self.print(&format!("{object}\n"));
+        } else if !lines.is_empty() {
+            self.print(&format!("{}\n", lines.join("\n")));
         }
+    }
+
+    /// Writes to stdout at once. A closed pipe ends the program quietly, as it does for every filter; any other failure, such as a full
+    /// disk, ends it as an error.
+    pub(crate) fn print(&self, text: &str) {
+        let mut out = std::io::stdout().lock();
+        let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        let error = CliError::Io { path: "standard output".into(), error };
+        self.error(&error);
+        std::process::exit(error.class().exit_status().into());
     }
 
     /// A remark on stderr.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet && !self.json {
-            eprintln!("{text}");
+            print_err(text);
         }
     }
 
@@ -43,32 +55,44 @@ impl Output {
             if let Some(hint) = error.hint() {
                 body["hint"] = hint.into();
             }
-            eprintln!("{}", json!({ "error": body }));
+            print_err(&json!({ "error": body }).to_string());
         } else {
-            eprintln!("error[{}]: {error}", error.code());
+            print_err(&format!("error[{}]: {error}", error.code()));
             if let Some(hint) = error.hint() {
-                eprintln!("hint: {hint}");
+                print_err(&format!("hint: {hint}"));
             }
         }
     }
 
     /// A progress bar of `len` steps on a terminal; silent when piped, quiet or JSON.
     pub(crate) fn progress(&self, len: u64, what: &str) -> ProgressBar {
-        let visible = !self.quiet && !self.json && std::io::stderr().is_terminal();
-        let target =
-            if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let style = ProgressStyle::with_template("{msg} [{bar:32}] {pos}/{len} {eta}")
             .expect("BUG: the progress template does not parse");
-        ProgressBar::with_draw_target(Some(len), target)
+        ProgressBar::with_draw_target(Some(len), self.target())
             .with_style(style)
             .with_message(what.to_owned())
     }
+
+    /// A sign of life with the time it takes, for work whose steps cannot be counted from here; silent as [`Output::progress`].
+    pub(crate) fn spinner(&self, what: &str) -> ProgressBar {
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+            .expect("BUG: the progress template does not parse");
+        let spinner = ProgressBar::with_draw_target(None, self.target())
+            .with_style(style)
+            .with_message(what.to_owned());
+        if !spinner.is_hidden() {
+            spinner.enable_steady_tick(Duration::from_millis(100));
+        }
+        spinner
+    }
+
+    fn target(&self) -> ProgressDrawTarget {
+        let visible = !self.quiet && !self.json && std::io::stderr().is_terminal();
+        if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    }
 }
 
-/// Writes to stdout at once. A closed pipe ends the program quietly, as it does for every filter.
-pub(crate) fn print_out(text: &str) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
+/// A line on stderr. Where that cannot be written there is nobody left to tell.
+fn print_err(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,5 +1,6 @@
 //! The outside world: paths, the clock, the environment, the store folder.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -78,15 +79,35 @@ pub(crate) fn map(path: &Path) -> Result<Bytes, CliError> {
 
 /// Reads a small file whole, refusing one over the header limit.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    let io = |error| CliError::io(path, error);
-    let len = std::fs::metadata(path).map_err(io)?.len();
-    if len > LIMITS.max_header_bytes {
+    let file = std::fs::File::open(path).map_err(|error| CliError::io(path, error))?;
+    read_bounded(file, path)
+}
+
+/// Reads a stream to its end, or refuses it when it does not end before the header limit. A pipe or a device has no length to ask for.
+pub(crate) fn read_bounded(stream: impl Read, path: &Path) -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::new();
+    stream
+        .take(LIMITS.max_header_bytes + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| CliError::io(path, error))?;
+    if bytes.len() as u64 > LIMITS.max_header_bytes {
         return Err(CliError::Format {
             path: path.to_owned(),
             reason: "too large for what it should be",
         });
     }
-    std::fs::read(path).map_err(io)
+    Ok(bytes)
+}
+
+/// As [`read`], for text.
+pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
+    text(read(path)?, path)
+}
+
+/// Bytes that must be text.
+pub(crate) fn text(bytes: Vec<u8>, path: &Path) -> Result<String, CliError> {
+    String::from_utf8(bytes)
+        .map_err(|_| CliError::Format { path: path.to_owned(), reason: "not UTF-8" })
 }
 
 /// Reads a small file if it is there.

@@ -10,9 +10,9 @@ use crate::world::{World, now};
 
 /// Makes a composition the active one.
 pub(crate) fn activate(world: &World, what: &str) -> Result<(), CliError> {
-    let reference = reference(what)?;
-    let activation =
-        world.runtime(engine(None, None)?)?.activate_composition(&reference, &now())?;
+    let runtime = world.runtime(engine(None, None)?)?;
+    let reference = reference(&runtime, what)?;
+    let activation = runtime.activate_composition(&reference, &now())?;
     print(world, &activation);
     Ok(())
 }

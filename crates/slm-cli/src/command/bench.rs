@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use slm_runtime::Session;
+use slm_runtime::error::RequestError;
 use slm_runtime::sample::argmax;
 
 use crate::args::BenchArgs;
@@ -28,6 +29,11 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
     let composition = composition(world, &args.model, &engine)?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
+    let needed = (args.prompt as u64).saturating_add(args.generate as u64);
+    let context_length = session.context_length();
+    if needed > u64::from(context_length) {
+        return Err(RequestError::ContextFull { needed, context_length }.into());
+    }
     let vocab_size = composition.base().config().vocab_size;
     let prompt: Vec<u32> = (0..args.prompt as u32)
         .map(|n| n.wrapping_mul(7_919).wrapping_add(13) % vocab_size)

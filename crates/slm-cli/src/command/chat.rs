@@ -1,8 +1,9 @@
 //! `chat`.
 
-use std::io::BufRead;
+use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 
+use serde_json::{Value, json};
 use slm_runtime::Session;
 use slm_runtime::chat::ChatMessage;
 use slm_runtime::generate::{GenerateOptions, generate};
@@ -12,10 +13,10 @@ use crate::args::ChatArgs;
 use crate::command::run::{chat_ids, sampling};
 use crate::error::CliError;
 use crate::model::{composition, engine_of, profile};
-use crate::output::print_out;
 use crate::world::World;
 
-/// Reads a line, answers it, and goes on until the end of input. What the cache holds of the conversation is kept.
+/// Reads a line, answers it, and goes on until the end of input. What the cache holds of the conversation is kept. For a program, the whole
+/// conversation is one object at the end.
 pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
     let sampling = sampling(&args.sampling);
     sampling.check()?;
@@ -33,17 +34,28 @@ pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
     let mut messages: Vec<ChatMessage> =
         args.system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     let mut seen: Vec<u32> = Vec::new();
-    world.output.note(&format!("composition {}\nend with ctrl-D", composition.id()));
-    for line in std::io::stdin().lock().lines() {
+    let mut turns: Vec<Value> = Vec::new();
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        world.output.note(&format!("composition {}\nend with ctrl-D", composition.id()));
+    }
+    for line in stdin.lock().lines() {
         let line = line.map_err(|error| CliError::io("standard input", error))?;
-        messages.push(ChatMessage::new("user", line));
+        messages.push(ChatMessage::new("user", line.clone()));
         let ids = chat_ids(&composition, &messages)?;
-        // Positions whose tokens are still the same keep their place in the cache.
-        let kept = seen.iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
+        // Positions whose tokens are still the same keep their place in the cache; the last is computed again for its logits.
+        let same = seen.iter().zip(&ids).take_while(|(a, b)| a == b).count();
+        let kept = same.min(ids.len().saturating_sub(1));
         session.truncate(kept);
         let mut decoder = StreamDecoder::new(tokenizer, SpecialText::Hide);
         let mut answer = String::new();
-        let (tokens, _) = generate(
+        let mut emit = |piece: &str| {
+            if !world.output.json {
+                world.output.print(piece);
+            }
+            answer.push_str(piece);
+        };
+        let (tokens, stop) = generate(
             &mut session,
             engine.kernels,
             &ids[..kept],
@@ -51,19 +63,28 @@ pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
             &options,
             &mut || {},
             &mut |token| {
-                let piece =
-                    decoder.push(token).expect("BUG: a chosen token is outside the vocabulary");
-                print_out(&piece);
-                answer.push_str(&piece);
+                emit(&decoder.push(token).expect("BUG: a chosen token is outside the vocabulary"));
                 ControlFlow::Continue(())
             },
         )?;
-        let rest = decoder.finish();
-        print_out(&format!("{rest}\n"));
-        answer.push_str(&rest);
+        emit(&decoder.finish());
+        if !world.output.json {
+            world.output.print("\n");
+        }
+        turns.push(json!({
+            "user": line, "text": answer, "prompt_tokens": ids, "reused": kept, "tokens": tokens,
+            "stop": stop.name(),
+        }));
         messages.push(ChatMessage::new("assistant", answer));
         seen = [ids, tokens].concat();
         seen.truncate(session.position());
     }
+    let object = json!({
+        "turns": turns,
+        "composition": composition.id(),
+        "execution": session.execution_id(),
+        "kernels": session.kernels(),
+    });
+    world.output.result(object, &[]);
     Ok(())
 }

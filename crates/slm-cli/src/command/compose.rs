@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use slm_manifest::Name;
 
 use crate::error::CliError;
 use crate::model::{engine, split_weight};
+use crate::outfile::OutFile;
 use crate::world::{World, now};
 
 /// Puts a composition together.
@@ -18,21 +18,25 @@ pub(crate) fn compose(
     out: Option<PathBuf>,
     replace: bool,
 ) -> Result<(), CliError> {
-    let name: Name = name.parse()?;
+    let name = crate::model::name("NAME", name)?;
     let stack = adapters
         .iter()
         .map(|argument| split_weight(argument, "--adapter"))
         .collect::<Result<Vec<_>, _>>()?;
+    // A manifest that cannot be written is known before anything is stored.
+    let out = out.map(|path| Ok::<_, CliError>((OutFile::create(&path)?, path))).transpose()?;
     let composed =
         world.runtime(engine(None, None)?)?.compose(&name, base, &stack, &now(), replace)?;
-    if let Some(path) = out {
+    if let Some((file, path)) = out {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let text = if is_json {
             composed.manifest.to_canonical_json()
         } else {
             composed.manifest.to_toml().into_bytes()
         };
-        std::fs::write(&path, text).map_err(|error| CliError::io(&path, error))?;
+        file.write(&mut |out| {
+            out.write_all(&text).map_err(|error| CliError::Io { path: path.clone(), error })
+        })?;
     }
     let object = json!({
         "composition": composed.composition,

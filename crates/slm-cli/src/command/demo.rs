@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use slm_manifest::{ExecutionProfile, Name};
+use slm_manifest::ExecutionProfile;
 use slm_runtime::generate::{GenerateOptions, generate};
 use slm_runtime::load::Base;
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
@@ -15,7 +15,7 @@ use slm_runtime::{Engine, Runtime};
 use slm_store::{MemStorage, Store};
 
 use crate::error::CliError;
-use crate::model::engine;
+use crate::model::{engine, name};
 use crate::world::{LIMITS, World, now};
 
 /// What each step generates from.
@@ -37,7 +37,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
     let engine = engine(None, None)?;
     let runtime = Runtime::new(Store::open(MemStorage::new())?, engine.clone(), LIMITS);
     let base = Base::open(Arc::new(slm_golden::TINY_Q8_0), &LIMITS, engine.kernels, &*engine.exec)?;
-    let tiny: Name = "tiny".parse()?;
+    let tiny = name("NAME", "tiny")?;
     runtime.load_base(&base, &tiny, false)?;
     say(world, &format!("imported the embedded tiny model: {}", base.id()));
     for (name, config, weights) in [
@@ -49,7 +49,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
                 slm_overlay::peft::PeftLora::parse(config, weights, &LIMITS)?.resolve(shape)?;
             Ok(ResolvedAdapter { adapter, report, bound_to: None })
         };
-        let name: Name = name.parse()?;
+        let name = crate::model::name("NAME", name)?;
         let imported = runtime.load_adapter(&read, "tiny", &name, false)?;
         say(
             world,
@@ -61,7 +61,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
         );
         runtime.compose(&name, "tiny", &[(name.as_str(), 1.0)], &now(), false)?;
     }
-    runtime.compose(&"base".parse()?, "tiny", &[], &now(), false)?;
+    runtime.compose(&name("NAME", "base")?, "tiny", &[], &now(), false)?;
 
     let mut steps = Vec::new();
     for step in ["base", "kjv", "python", "rollback", "rollback"] {
@@ -147,7 +147,7 @@ fn show(runtime: &Runtime<MemStorage>, engine: &Engine) -> Result<Shown, CliErro
 
 fn say(world: &World, line: &str) {
     if !world.output.json {
-        crate::output::print_out(&format!("{line}\n"));
+        world.output.print(&format!("{line}\n"));
     }
 }
 

@@ -10,7 +10,7 @@ use slm_runtime::tokenizer::SpecialTokens;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::error::CliError;
 use crate::model::{composition, engine_of, profile};
-use crate::world::{World, read};
+use crate::world::{World, read_text};
 
 /// Perplexity of a text file.
 pub(crate) fn ppl(
@@ -21,8 +21,7 @@ pub(crate) fn ppl(
     model: &ModelArgs,
     engine: &EngineArgs,
 ) -> Result<(), CliError> {
-    let text = String::from_utf8(read(file)?)
-        .map_err(|_| CliError::Format { path: file.to_owned(), reason: "not UTF-8" })?;
+    let text = read_text(file)?;
     let built = engine_of(engine)?;
     let composition = composition(world, model, &built)?;
     let tokenizer = composition.base().tokenizer()?;

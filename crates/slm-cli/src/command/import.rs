@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde_json::json;
-use slm_manifest::Name;
 use slm_runtime::load::Base;
 use slm_runtime::runtime::ResolvedAdapter;
 
@@ -20,13 +19,12 @@ pub(crate) fn base(
     replace: bool,
 ) -> Result<(), CliError> {
     let engine = engine(None, None)?;
-    let progress = world.output.progress(2, "checking and hashing");
+    let spinner = world.output.spinner("checking and hashing every tensor");
     let base = open_base(path, &engine)?;
-    progress.inc(1);
-    progress.set_message("writing");
-    let name: Name = name.ok_or(CliError::Missing { option: "--name" })?.parse()?;
+    let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
+    spinner.set_message(format!("writing {} MB to the store", base.weight_bytes() / 1_000_000));
     let imported = world.runtime(engine)?.load_base(&base, &name, replace)?;
-    progress.finish_and_clear();
+    spinner.finish_and_clear();
     let mut object = base_object(&base);
     object["name"] = json!(name.as_str());
     object["changed"] = json!(imported.changed);
@@ -52,7 +50,7 @@ pub(crate) fn adapter(
     replace: bool,
 ) -> Result<(), CliError> {
     let read = read_adapter(path, format)?;
-    let name: Name = name.ok_or(CliError::Missing { option: "--name" })?.parse()?;
+    let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
     let base = base.ok_or(CliError::Missing { option: "--base" })?;
     let runtime = world.runtime(engine(None, None)?)?;
     let resolve = |shape: &slm_overlay::BaseShape| {

@@ -14,7 +14,7 @@ use crate::args::AdapterFormat;
 use crate::command::compose::{adapter_lines, adapters_of};
 use crate::command::import::{base_lines, base_object};
 use crate::error::CliError;
-use crate::model::{engine, open_base, read_adapter, tier_names};
+use crate::model::{engine, is_safetensors, open_base, read_adapter, tier_names};
 use crate::world::{LIMITS, World, map, read};
 
 type Report = (Value, Vec<String>);
@@ -42,22 +42,28 @@ pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<
 
 /// What a name or an id in the store holds.
 fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
-    let runtime = world.runtime(engine(None, None)?)?;
+    let runtime = match world.runtime(engine(None, None)?) {
+        Ok(runtime) => runtime,
+        // A file can be looked into without a store.
+        Err(_) if Path::new(what).exists() => return Ok(None),
+        Err(error) => return Err(error),
+    };
     for kind in [NameKind::Base, NameKind::Adapter, NameKind::Composition] {
         for (name, record) in runtime.store().names(kind)? {
-            let Ok(record) = record else { continue };
+            let record = match record {
+                Ok(record) => record,
+                Err(error) if name.as_str() == what => return Err(error.into()),
+                Err(_) => continue,
+            };
             if name.as_str() != what
                 && record.id.to_string() != what
                 && record.blob.to_string() != what
             {
                 continue;
             }
+            runtime.store().verify_blob(record.blob)?;
             let (mut object, lines) = match kind {
-                NameKind::Base => base(
-                    &*runtime
-                        .base_by_reference(what)
-                        .or_else(|_| runtime.base_by_reference(name.as_str()))?,
-                ),
+                NameKind::Base => base(&*runtime.base_by_reference(name.as_str())?),
                 NameKind::Adapter => {
                     let bytes = runtime.store().blob(record.blob)?;
                     slm((*bytes).as_ref())?
@@ -88,10 +94,6 @@ fn folder(path: &Path) -> Result<Report, CliError> {
 
 fn file(path: &Path) -> Result<Report, CliError> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    if extension == "safetensors" {
-        let bytes = map(path)?;
-        return safetensors((*bytes).as_ref());
-    }
     if extension == "toml" || extension == "json" {
         return Ok(manifest(&Manifest::parse(&read(path)?, &LIMITS)?));
     }
@@ -100,14 +102,10 @@ fn file(path: &Path) -> Result<Report, CliError> {
     match ModelFormat::detect(head) {
         Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
         Ok(ModelFormat::Slm) => slm(head),
-        Err(_) if looks_like_safetensors(head) => safetensors(head),
+        Err(_) if is_safetensors(path, head) => safetensors(head),
+        Err(_) if head.first() == Some(&b'{') => Ok(manifest(&Manifest::parse(head, &LIMITS)?)),
         Err(error) => Err(error.into()),
     }
-}
-
-/// A length that fits, then a JSON object.
-fn looks_like_safetensors(bytes: &[u8]) -> bool {
-    bytes.get(8) == Some(&b'{')
 }
 
 fn base(base: &slm_runtime::load::Base) -> Report {

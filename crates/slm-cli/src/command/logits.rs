@@ -8,6 +8,7 @@ use crate::args::LogitsArgs;
 use crate::command::run::text_ids;
 use crate::error::CliError;
 use crate::model::{composition, engine_of, profile};
+use crate::outfile::OutFile;
 use crate::world::World;
 
 /// Computes every position's logits and prints their hashes.
@@ -20,6 +21,7 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
         (None, None) => return Err(CliError::Missing { option: "--text or --tokens" }),
     };
     let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
+    let out = args.out.as_deref().map(OutFile::create).transpose()?;
     let mut all = blake3::Hasher::new();
     let mut last = Vec::new();
     let mut kept: Vec<u8> = Vec::new();
@@ -27,7 +29,7 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
     session.advance_all(&tokens, args.engine.chunk, &mut |_, logits| {
         let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
         all.update(&bytes);
-        if args.out.is_some() {
+        if out.is_some() {
             kept.extend_from_slice(&bytes);
         }
         last.clear();
@@ -35,13 +37,13 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
         progress.inc(1);
     })?;
     progress.finish_and_clear();
-    if let Some(path) = &args.out {
-        let io = |error| CliError::io(path, error);
-        let mut file = std::io::BufWriter::new(std::fs::File::create(path).map_err(io)?);
+    if let Some(out) = out {
         let shape = [tokens.len() as u64, session.vocab_size() as u64];
         let tensor = TensorSource { name: "logits", dtype: Dtype::F32, shape: &shape, data: &kept };
-        slm_format::safetensors::write(&mut file, &[tensor], &Default::default())?;
-        std::io::Write::flush(&mut file).map_err(io)?;
+        out.write(&mut |mut out| {
+            slm_format::safetensors::write(&mut out, &[tensor], &Default::default())?;
+            Ok(())
+        })?;
     }
     let last_bytes: Vec<u8> = last.iter().flat_map(|logit| logit.to_le_bytes()).collect();
     let logits_blake3 = blake3::hash(&last_bytes).to_hex().to_string();

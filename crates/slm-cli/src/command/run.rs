@@ -1,7 +1,8 @@
 //! `run`.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
 use serde_json::json;
@@ -15,8 +16,7 @@ use slm_runtime::{Composition, Session};
 use crate::args::{RunArgs, SamplingArgs};
 use crate::error::CliError;
 use crate::model::{composition, engine_of, profile};
-use crate::output::print_out;
-use crate::world::{World, now};
+use crate::world::{World, now, read_bounded, text};
 
 /// Generates text, streaming it.
 pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
@@ -27,6 +27,9 @@ pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
     let profile: ExecutionProfile = profile(&args.engine);
     let composition = composition(world, &args.model, &engine)?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
+    if args.system.is_some() && !args.chat {
+        return Err(CliError::Missing { option: "--chat" });
+    }
     let prompt = match args.prompt {
         Some(prompt) => prompt,
         None => read_stdin()?,
@@ -53,7 +56,7 @@ pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
     let mut text = String::new();
     let mut emit = |piece: &str| {
         if !world.output.json {
-            print_out(piece);
+            world.output.print(piece);
         }
         text.push_str(piece);
     };
@@ -101,7 +104,7 @@ pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
         });
         world.output.result(object, &[]);
     } else {
-        print_out("\n");
+        world.output.print("\n");
         if args.stats {
             world.output.note(&format!(
                 "composition {}\nexecution {}\nprompt {} tokens at {:.1}/s, {} decoded at {:.1}/s, loaded in {:.0} ms, {}",
@@ -175,11 +178,10 @@ pub(crate) fn rate(n: usize, seconds: f64) -> f64 {
 }
 
 fn read_stdin() -> Result<String, CliError> {
-    let mut stdin = std::io::stdin();
+    let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Err(CliError::Missing { option: "PROMPT" });
     }
-    let mut text = String::new();
-    stdin.read_to_string(&mut text).map_err(|error| CliError::io("standard input", error))?;
-    Ok(text)
+    let path = Path::new("standard input");
+    text(read_bounded(stdin.lock(), path)?, path)
 }

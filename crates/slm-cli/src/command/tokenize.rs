@@ -8,7 +8,7 @@ use slm_runtime::tokenizer::SpecialTokens;
 use crate::args::ModelArgs;
 use crate::error::CliError;
 use crate::model::{composition, engine};
-use crate::world::{World, read};
+use crate::world::{World, read_text};
 
 /// Text to ids: special tokens are parsed, no BOS is added.
 pub(crate) fn tokenize(
@@ -17,13 +17,12 @@ pub(crate) fn tokenize(
     file: Option<PathBuf>,
     model: &ModelArgs,
 ) -> Result<(), CliError> {
+    let composition = composition(world, model, &engine(None, None)?)?;
     let text = match (text, file) {
         (Some(text), _) => text,
-        (None, Some(path)) => String::from_utf8(read(&path)?)
-            .map_err(|_| CliError::Format { path, reason: "not UTF-8" })?,
-        (None, None) => return Err(CliError::Missing { option: "TEXT" }),
+        (None, Some(path)) => read_text(&path)?,
+        (None, None) => return Err(CliError::Missing { option: "TEXT or --file" }),
     };
-    let composition = composition(world, model, &engine(None, None)?)?;
     let tokenizer = composition.base().tokenizer()?;
     let ids = tokenizer.encode(&text, SpecialTokens::Parse)?;
     let mut pieces = Vec::new();
@@ -54,6 +53,9 @@ pub(crate) fn detokenize(world: &World, ids: &[String], model: &ModelArgs) -> Re
         })?);
     }
     let composition = composition(world, model, &engine(None, None)?)?;
+    if parsed.is_empty() {
+        return Err(CliError::Missing { option: "IDS" });
+    }
     let text = composition.base().tokenizer()?.decode(&parsed)?;
     world.output.result(json!({ "text": text, "ids": parsed }), std::slice::from_ref(&text));
     Ok(())

@@ -1,0 +1,87 @@
+//! Files that a person asked for: they appear whole or not at all.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::CliError;
+
+/// A file that will be written. Making one shows whether it can be, before any long work.
+#[derive(Debug)]
+pub(crate) struct OutFile {
+    path: PathBuf,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// A neighbour that takes the path when it is whole.
+    Temporary(NamedTempFile),
+    /// A pipe or a device, which must not be replaced by a file.
+    Stream(File),
+}
+
+impl OutFile {
+    /// Prepares `path`, whose old content stays until the new is whole.
+    ///
+    /// # Errors
+    /// `io` for whatever keeps the file from being written, a missing folder among it.
+    pub(crate) fn create(path: &Path) -> Result<OutFile, CliError> {
+        let io = |error| CliError::Io { path: path.to_owned(), error };
+        let target = match std::fs::metadata(path) {
+            Ok(metadata) if !metadata.is_file() => {
+                Target::Stream(File::options().write(true).open(path).map_err(io)?)
+            }
+            _ => {
+                // Through a link, the file that it names is replaced.
+                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                let folder = match path.parent() {
+                    Some(folder) if !folder.as_os_str().is_empty() => folder,
+                    _ => Path::new("."),
+                };
+                Target::Temporary(temporary(folder).map_err(io)?)
+            }
+        };
+        Ok(OutFile { path: path.to_owned(), target })
+    }
+
+    /// Writes the content and puts the file in its place.
+    ///
+    /// # Errors
+    /// What `write` returns; `io`.
+    pub(crate) fn write(
+        mut self,
+        write: &mut dyn FnMut(&mut dyn Write) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        let path = self.path;
+        let io = |error| CliError::Io { path: path.clone(), error };
+        let file: &mut File = match &mut self.target {
+            Target::Temporary(temporary) => temporary.as_file_mut(),
+            Target::Stream(file) => file,
+        };
+        let mut buffered = BufWriter::new(file);
+        write(&mut buffered)?;
+        buffered.flush().map_err(io)?;
+        drop(buffered);
+        if let Target::Temporary(temporary) = self.target {
+            temporary.as_file().sync_all().map_err(io)?;
+            let place = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+            temporary.persist(place).map_err(|error| io(error.error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A temporary file with the permissions of a file that a person makes.
+#[cfg(unix)]
+fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt as _;
+    tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o666)).tempfile_in(folder)
+}
+
+#[cfg(not(unix))]
+fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+    NamedTempFile::new_in(folder)
+}

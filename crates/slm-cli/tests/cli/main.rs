@@ -1,0 +1,11 @@
+//! The program as a user meets it: real processes on the tiny model, its store in a temporary folder.
+
+mod common;
+
+mod day;
+//mod exit_codes;
+//mod hostile;
+mod logits;
+//mod manifests;
+//mod peft;
+mod text;
