@@ -156,14 +156,24 @@ impl<S: Storage> Runtime<S> {
         if let Some(base) = self.resident.base(id) {
             let found = base.rehash(&*self.engine.exec);
             if found != id {
+                if let Some(blob) = blob {
+                    self.store.verify_blob(blob)?;
+                }
                 return Err(ModelError::BaseMismatch { expected: id, found }.into());
             }
             return Ok(base);
         }
         let blob = blob.ok_or(ActivationError::BaseAbsent { base: id })?;
         let bytes = self.store.blob(blob)?;
-        let base = Base::open_slm(bytes, &self.limits, self.engine.kernels, &*self.engine.exec)?;
-        let base = Arc::new(base).expect_id(id)?;
+        let opened = Base::open_slm(bytes, &self.limits, self.engine.kernels, &*self.engine.exec);
+        let base = match opened.and_then(|base| Ok(Arc::new(base).expect_id(id)?)) {
+            Ok(base) => base,
+            Err(error) => {
+                // A blob that was fit for import and is not now has changed: the store is damaged, not the file refused.
+                self.store.verify_blob(blob)?;
+                return Err(error);
+            }
+        };
         self.resident.keep_base(&base);
         Ok(base)
     }
@@ -180,8 +190,8 @@ impl<S: Storage> Runtime<S> {
         if !self.store.has_blob(entry.file_hash)? {
             return Err(absent().into());
         }
-        self.store.verify_blob(entry.file_hash)?;
         if let Some(adapter) = self.resident.adapter(base.id(), entry.adapter_id, entry.file_hash) {
+            self.store.verify_blob(entry.file_hash)?;
             describe(entry, adapter.adapter())?;
             return Ok(adapter);
         }
@@ -207,6 +217,7 @@ impl<S: Storage> Runtime<S> {
         name: &str,
         expected_base: Option<BaseId>,
     ) -> Result<Adapter, RuntimeError> {
+        self.store.verify_blob(blob)?;
         let bytes = self.store.blob(blob)?;
         let container = Container::open((*bytes).as_ref(), &self.limits)?;
         let (adapter, bound) = read_adapter(&container, &self.limits)?;
