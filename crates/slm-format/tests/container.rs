@@ -133,7 +133,7 @@ fn one_bent_field_one_code() {
         ("slm-duplicate-tensor", NAMES + 17, b"nf4nf".to_vec()),
         ("slm-tensor-encoding", TENSOR_0 + tensor::ENCODING, u16(24)),
         ("slm-tensor-encoding", TENSOR_0 + tensor::ENCODING, u16(257)),
-        ("slm-tensor-layout", TENSOR_0 + tensor::LAYOUT, u16(1)),
+        ("slm-tensor-layout", TENSOR_0 + tensor::LAYOUT, u16(2)),
         ("slm-tensor-reserved", TENSOR_0 + tensor::RESERVED, u32(1)),
     ];
     for (code, at, bytes) in cases {

@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 
 use super::error::ContainerError;
-use super::layout::{self, LAYOUT_ROWS, MAGIC, MAX_DIMS, SectionKind, VERSION, align_up};
+use super::layout::{self, MAGIC, MAX_DIMS, SectionKind, TensorLayout, VERSION, align_up};
 use crate::digest::{ContentHash, Digest};
 use crate::encoding::Encoding;
 use crate::limits::Limits;
@@ -45,6 +45,8 @@ pub struct TensorRecord<'a> {
     pub name: &'a str,
     /// How its elements are stored.
     pub encoding: Encoding,
+    /// How its rows are laid out.
+    pub layout: TensorLayout,
     /// Its dimensions, innermost first, none of them 0.
     pub shape: Vec<u64>,
     /// Where it starts in the base weights section, a multiple of 64.
@@ -151,7 +153,7 @@ impl SectionEntry {
 }
 
 impl TensorRecord<'_> {
-    /// Checks that `bytes` are this tensor: length and BLAKE3.
+    /// Checks that `bytes` are this tensor: length and BLAKE3. For interleaved rows give the bytes in ggml order.
     ///
     /// # Errors
     /// `slm-tensor-hash`.
@@ -385,9 +387,9 @@ impl RawTensor {
         let Some(encoding) = layout::encoding_from_code(self.encoding) else {
             return Err(ContainerError::TensorEncoding { tensor: tensor(), code: self.encoding });
         };
-        if self.layout != LAYOUT_ROWS {
+        let Some(layout) = TensorLayout::from_number(self.layout) else {
             return Err(ContainerError::TensorLayout { tensor: tensor(), layout: self.layout });
-        }
+        };
         let used = usize::try_from(n_dims).ok().filter(|n| (1..=MAX_DIMS).contains(n));
         let used = used
             .map(|n| shape.split_at(n))
@@ -406,7 +408,7 @@ impl RawTensor {
         if expected != Some(length) || offset.checked_add(length).is_none() {
             return Err(ContainerError::TensorLength { tensor: tensor(), found: length, expected });
         }
-        Ok(TensorRecord { name, encoding, shape: dims.to_vec(), offset, length, content })
+        Ok(TensorRecord { name, encoding, layout, shape: dims.to_vec(), offset, length, content })
     }
 }
 

@@ -8,8 +8,31 @@ pub const MAGIC: [u8; 8] = *b"\x89SLM\r\n\x1a\n";
 pub const VERSION: u32 = 0;
 /// Payloads of sections and tensors start at multiples of this.
 pub const ALIGNMENT: u64 = 64;
-/// The only tensor layout of version 0: rows as ggml has them.
-pub const LAYOUT_ROWS: u16 = 0;
+/// How the rows of a tensor are laid out in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorLayout {
+    /// Row after row, as ggml has them.
+    Rows,
+    /// Strips of sixteen rows, a permutation of the same bytes; `docs/format.md` defines it per encoding.
+    Interleaved16,
+}
+
+impl TensorLayout {
+    /// The code in the file.
+    pub fn number(self) -> u16 {
+        match self {
+            TensorLayout::Rows => 0,
+            TensorLayout::Interleaved16 => 1,
+        }
+    }
+
+    /// The layout of this code.
+    pub fn from_number(number: u16) -> Option<TensorLayout> {
+        [TensorLayout::Rows, TensorLayout::Interleaved16]
+            .into_iter()
+            .find(|layout| layout.number() == number)
+    }
+}
 /// Dimensions that a tensor entry has room for.
 pub const MAX_DIMS: usize = 4;
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use super::error::ContainerWriteError;
 use super::index::index_hash;
 use super::layout::{
-    self, ALIGNMENT, LAYOUT_ROWS, MAGIC, MAX_DIMS, SectionKind, VERSION, align_up,
+    self, ALIGNMENT, MAGIC, MAX_DIMS, SectionKind, TensorLayout, VERSION, align_up,
 };
 use crate::digest::{ContentHash, Digest, DigestWriter};
 use crate::encoding::Encoding;
@@ -52,7 +52,10 @@ pub struct Written {
 struct PendingTensor<'a> {
     name: String,
     encoding: Encoding,
+    layout: TensorLayout,
     shape: Vec<u64>,
+    /// BLAKE3 in ggml order, where `data` is in another.
+    content: Option<ContentHash>,
     data: Cow<'a, [u8]>,
 }
 
@@ -91,7 +94,34 @@ impl<'a> ContainerWriter<'a> {
         shape: &[u64],
         data: impl Into<Cow<'a, [u8]>>,
     ) -> Result<&mut Self, ContainerWriteError> {
-        let (name, data, shape) = (name.into(), data.into(), shape.to_vec());
+        self.put(name.into(), encoding, TensorLayout::Rows, shape.to_vec(), None, data.into())
+    }
+
+    /// Adds a tensor whose rows are interleaved in `data`; `content` is the BLAKE3 of its bytes in ggml order, which the caller has.
+    ///
+    /// # Errors
+    /// As [`ContainerWriter::tensor`].
+    pub fn interleaved_tensor(
+        &mut self,
+        name: impl Into<String>,
+        encoding: Encoding,
+        shape: &[u64],
+        content: ContentHash,
+        data: impl Into<Cow<'a, [u8]>>,
+    ) -> Result<&mut Self, ContainerWriteError> {
+        let layout = TensorLayout::Interleaved16;
+        self.put(name.into(), encoding, layout, shape.to_vec(), Some(content), data.into())
+    }
+
+    fn put(
+        &mut self,
+        name: String,
+        encoding: Encoding,
+        layout: TensorLayout,
+        shape: Vec<u64>,
+        content: Option<ContentHash>,
+        data: Cow<'a, [u8]>,
+    ) -> Result<&mut Self, ContainerWriteError> {
         let found = data.len() as u64;
         let reason = if name.is_empty() || u32::try_from(name.len()).is_err() {
             Some("its name is empty or too long")
@@ -107,7 +137,7 @@ impl<'a> ContainerWriter<'a> {
         if let Some(reason) = reason {
             return Err(ContainerWriteError::Tensor { tensor: name, shape, found, reason });
         }
-        self.tensors.push(PendingTensor { name, encoding, shape, data });
+        self.tensors.push(PendingTensor { name, encoding, layout, shape, content, data });
         Ok(self)
     }
 
@@ -198,11 +228,12 @@ impl BaseWeights {
             shape[..tensor.shape.len()].copy_from_slice(&tensor.shape);
             table.extend(offset.to_le_bytes());
             table.extend(length.to_le_bytes());
-            table.extend(ContentHash::of(&tensor.data).to_bytes());
+            table
+                .extend(tensor.content.unwrap_or_else(|| ContentHash::of(&tensor.data)).to_bytes());
             table.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
             table.extend(count(tensor.name.len()).to_le_bytes());
             table.extend(layout::encoding_code(tensor.encoding).to_le_bytes());
-            table.extend(LAYOUT_ROWS.to_le_bytes());
+            table.extend(tensor.layout.number().to_le_bytes());
             table.extend(count(tensor.shape.len()).to_le_bytes());
             table.extend(0u32.to_le_bytes());
         }
