@@ -118,15 +118,6 @@ fn config(
         }
         None => n_embd / n_heads,
     };
-    // A key that may be left out, but must say what the graph does where it is there.
-    for (part, expected) in
-        [("attention.value_length", head_dim), ("rope.dimension_count", head_dim)]
-    {
-        match metadata.u32(&key(part))? {
-            Some(found) if found != expected => return Err(unsupported(&key(part), found)),
-            _ => {}
-        }
-    }
     let rope_theta = metadata.f32(&key("rope.freq_base"))?.unwrap_or(10_000.0);
     let (sliding_window, pattern, local) = match architecture {
         Architecture::Gemma3 => (
@@ -145,7 +136,7 @@ fn config(
         }
     };
     let vocabulary = metadata.str_array("tokenizer.ggml.tokens")?.map_or(0, <[&str]>::len) as u32;
-    Ok(ModelConfig::check(RawModelConfig {
+    let config = ModelConfig::check(RawModelConfig {
         architecture,
         n_layers: number("block_count")?,
         n_embd,
@@ -166,7 +157,15 @@ fn config(
         sliding_window,
         sliding_window_pattern: pattern,
         tied_embeddings,
-    })?)
+    })?;
+    // Keys that may be left out, but must say what the graph does where they are there.
+    for part in ["attention.value_length", "rope.dimension_count"] {
+        match metadata.u32(&key(part))? {
+            Some(found) if found != config.head_dim => return Err(unsupported(&key(part), found)),
+            _ => {}
+        }
+    }
+    Ok(config)
 }
 
 fn linear_factor(
