@@ -229,7 +229,7 @@ fn floats(base: &Base, at: usize) -> Vec<f32> {
     let cols = tensor.shape()[0] as usize;
     let rows = tensor.shape().get(1).copied().unwrap_or(1) as usize;
     let bytes = base.tensor_bytes(at);
-    let matrix = QMatrix::new(tensor.encoding(), rows, cols, bytes).expect("a matrix");
+    let matrix = QMatrix::new(tensor.encoding(), rows, cols, &bytes).expect("a matrix");
     let mut values = vec![0.0; rows * cols];
     for (row, out) in values.chunks_exact_mut(cols).enumerate() {
         Kernels::detect().decode_row(out, &matrix, row);
