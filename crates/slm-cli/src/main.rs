@@ -11,6 +11,7 @@ mod world;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use slm_format::Coded;
 
 use crate::args::{AdapterCommand, Cli, Command, EvalCommand, ExportCommand};
@@ -42,7 +43,12 @@ fn command_line(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
-    let error = CliError::command_line(&error.render().to_string());
+    let rendered = match error.kind() {
+        // What clap renders then is the help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
+        _ => error.render().to_string(),
+    };
+    let error = CliError::command_line(&rendered);
     Output { json: true, quiet: true }.error(&error);
     ExitCode::from(error.class().exit_status())
 }

@@ -131,6 +131,10 @@ pub(crate) fn reference<S: Storage>(
     if looks_like_a_path && is_file {
         return Ok(Reference::Manifest(read(path)?));
     }
+    if looks_like_a_path && path.is_dir() {
+        let reason = "a folder; a manifest is one file";
+        return Err(CliError::Format { path: path.to_owned(), reason });
+    }
     let reference = Reference::Text(what.to_owned());
     match runtime.manifest_by_reference(&reference) {
         Err(error) if error.class() == ErrorClass::NotFound && is_file => {

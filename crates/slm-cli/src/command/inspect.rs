@@ -7,7 +7,7 @@ use slm_format::container::Container;
 use slm_format::safetensors::SafeTensors;
 use slm_manifest::Manifest;
 use slm_runtime::error::ModelError;
-use slm_runtime::load::ModelFormat;
+use slm_runtime::load::{Bytes, ModelFormat};
 use slm_store::NameKind;
 
 use crate::args::AdapterFormat;
@@ -18,6 +18,15 @@ use crate::model::{engine, is_safetensors, open_base, read_adapter, tier_names};
 use crate::world::{LIMITS, World, map, read};
 
 type Report = (Value, Vec<String>);
+
+/// Files that mean something only beside the others of their folder.
+const PARTS: [&str; 5] = [
+    "adapter_config.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
 
 /// Prints what `what` is.
 pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<(), CliError> {
@@ -65,8 +74,8 @@ fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
             let (mut object, lines) = match kind {
                 NameKind::Base => base(&*runtime.base_by_reference(name.as_str())?),
                 NameKind::Adapter => {
-                    let bytes = runtime.store().blob(record.blob)?;
-                    slm((*bytes).as_ref())?
+                    let bytes: Bytes = runtime.store().blob(record.blob)?;
+                    slm(&bytes)?
                 }
                 NameKind::Composition => {
                     let bytes = runtime.store().blob(record.blob)?;
@@ -94,6 +103,11 @@ fn folder(path: &Path) -> Result<Report, CliError> {
 
 fn file(path: &Path) -> Result<Report, CliError> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if PARTS.contains(&name) {
+        let reason = "one part of a model or an adapter; give its folder";
+        return Err(CliError::Format { path: path.to_owned(), reason });
+    }
     if extension == "toml" || extension == "json" {
         return Ok(manifest(&Manifest::parse(&read(path)?, &LIMITS)?));
     }
@@ -101,7 +115,7 @@ fn file(path: &Path) -> Result<Report, CliError> {
     let head: &[u8] = (*bytes).as_ref();
     match ModelFormat::detect(head) {
         Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
-        Ok(ModelFormat::Slm) => slm(head),
+        Ok(ModelFormat::Slm) => slm(&bytes),
         Err(_) if is_safetensors(path, head) => safetensors(head),
         Err(_) if head.first() == Some(&b'{') => Ok(manifest(&Manifest::parse(head, &LIMITS)?)),
         Err(error) => Err(error.into()),
@@ -121,8 +135,8 @@ fn base(base: &slm_runtime::load::Base) -> Report {
     (object, lines)
 }
 
-fn slm(bytes: &[u8]) -> Result<Report, CliError> {
-    let container = Container::open(bytes, &LIMITS)?;
+fn slm(bytes: &Bytes) -> Result<Report, CliError> {
+    let container = Container::open((**bytes).as_ref(), &LIMITS)?;
     container.verify_all()?;
     match slm_runtime::runtime::read_adapter(&container, &LIMITS) {
         Ok((adapter, bound)) => {
@@ -141,10 +155,9 @@ fn slm(bytes: &[u8]) -> Result<Report, CliError> {
             ))
         }
         Err(error) => {
-            let bytes = bytes.to_vec();
             let engine = engine(None, None)?;
             match slm_runtime::load::Base::open(
-                std::sync::Arc::new(bytes),
+                bytes.clone(),
                 &LIMITS,
                 engine.kernels,
                 &*engine.exec,

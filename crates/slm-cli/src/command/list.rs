@@ -25,16 +25,28 @@ pub(crate) fn list(world: &World) -> Result<(), CliError> {
                 Ok(record) => {
                     let is_active = kind == NameKind::Composition && active == Some(record.id);
                     let mark = if is_active { "*" } else { " " };
-                    lines.push(format!("{mark} {:<11} {name:<24} {}", kind.to_string(), record.id));
+                    lines.push(format!(
+                        "{mark} {:<11} {:<24} {}",
+                        kind.to_string(),
+                        name.as_str(),
+                        record.id
+                    ));
                     rows.push(json!({ "name": name, "id": record.id, "blob": record.blob, "active": is_active }));
                 }
                 Err(error) => {
-                    lines.push(format!("! {:<11} {name:<24} damaged: {error}", kind.to_string()));
+                    lines.push(format!(
+                        "! {:<11} {:<24} damaged: {error}",
+                        kind.to_string(),
+                        name.as_str()
+                    ));
                     rows.push(json!({ "name": name, "damaged": error.to_string() }));
                 }
             }
         }
         object[plural] = rows.into();
+    }
+    if lines.is_empty() {
+        world.output.note("the store is empty; slm import FILE --name NAME brings a model in");
     }
     world.output.result(object, &lines);
     Ok(())

@@ -3,9 +3,9 @@
 mod common;
 
 mod day;
-//mod exit_codes;
-//mod hostile;
+mod exit_codes;
+mod hostile;
 mod logits;
-//mod manifests;
-//mod peft;
+mod manifests;
+mod peft;
 mod text;

@@ -61,7 +61,10 @@ fn run_reports_what_it_did() {
 #[test]
 fn sampling_is_a_function_of_seed_and_settings() {
     let run = |extra: &[&str]| {
-        let mut args = vec!["run", "In the", "--max-tokens", "16", "--ignore-eos"];
+        let mut args = vec!["run", "In the", "--ignore-eos"];
+        if !extra.contains(&"--max-tokens") {
+            args.extend(["--max-tokens", "16"]);
+        }
         args.extend(extra);
         json_of(&args)["tokens"].clone()
     };
@@ -218,4 +221,49 @@ fn a_full_disk_behind_stdout_is_an_error() {
     // With stderr full as well there is nobody to tell; the status still says it.
     let status = slm().args(["inspect", "--cpu"]).stdout(full()).stderr(full()).status();
     assert_eq!(status.expect("the program starts").code(), Some(8));
+}
+
+/// What a person sees of a day, with ids and times masked.
+#[test]
+fn a_day_in_words() {
+    let place = Place::new();
+    let mut transcript = String::new();
+    let (gguf, kjv) = (golden("tiny-q8_0.gguf"), golden("tiny-kjv"));
+    for args in [
+        &["import", &gguf, "--name", "tiny"][..],
+        &["compose", "plain", "--base", "tiny"],
+        &["adapter", "import", &kjv, "--name", "kjv", "--base", "tiny"],
+        &["compose", "bible", "--base", "tiny", "--adapter", "kjv=0.5"],
+        &["status"],
+        &["activate", "plain"],
+        &["activate", "bible"],
+        &["activate", "bible"],
+        &["list"],
+        &["status"],
+        &["rollback"],
+        &["history"],
+        &["compose", "bible", "--base", "tiny"],
+    ] {
+        let ran = place.run(args);
+        let shown: Vec<&str> = args.iter().filter(|arg| !arg.contains('/')).copied().collect();
+        transcript += &format!("$ slm {}\n", shown.join(" "));
+        for line in (ran.stdout + &ran.stderr).lines().filter(|line| !line.starts_with("  blk.")) {
+            transcript += masked(line).trim_end();
+            transcript.push('\n');
+        }
+    }
+    let expected = include_str!("day.txt");
+    assert!(transcript == expected, "the transcript is now\n{transcript}");
+}
+
+/// A line without what is not the same every day.
+fn masked(line: &str) -> String {
+    let mask = |word: &str| -> String {
+        match word.split_once("sha256:") {
+            Some((before, hex)) => format!("{before}sha256:…{}", hex.get(64..).unwrap_or_default()),
+            None if word.len() == 20 && word.ends_with('Z') => "TIME".to_owned(),
+            None => word.to_owned(),
+        }
+    };
+    line.split(' ').map(mask).collect::<Vec<_>>().join(" ")
 }
