@@ -55,7 +55,10 @@ fn main() {
                     let mut line =
                         format!("{:8}  {kernel:11}  {:11?}", encoding.name(), w.layout());
                     for exec in [&Inline as &dyn Executor, &two] {
-                        let seconds = best(|| kernels.matmul(exec, &mut out, w, &x, xq));
+                        let mut seconds = 0.0;
+                        exec.enter(&mut || {
+                            seconds = best(|| kernels.matmul(exec, &mut out, w, &x, xq));
+                        });
                         let work = n_tokens as f64 / seconds / 1e9;
                         let (gb, gmac) = (data.len() as f64 * work, (rows * cols) as f64 * work);
                         line += &format!("  {gb:14.2} {gmac:7.1}");

@@ -7,6 +7,11 @@ pub trait Executor: Sync {
     /// How many pieces can run at once; at least 1.
     fn n_workers(&self) -> usize;
 
+    /// Calls `f` once, there where handing out pieces is cheapest. Whoever makes many products in a row does so inside one call.
+    fn enter(&self, f: &mut (dyn FnMut() + Send)) {
+        f();
+    }
+
     /// Cuts `out` in chunks of `chunk_len` (the last may be shorter) and calls `f(chunk_index, chunk)` once for each, in any order, on
     /// any thread.
     fn for_each_chunk(
@@ -91,6 +96,11 @@ impl RayonExecutor {
 impl Executor for RayonExecutor {
     fn n_workers(&self) -> usize {
         self.pool.current_num_threads()
+    }
+
+    /// On a thread of the pool: products made there start without waking one first.
+    fn enter(&self, f: &mut (dyn FnMut() + Send)) {
+        self.pool.install(f);
     }
 
     fn for_each_chunk(

@@ -131,8 +131,9 @@ impl Kernels {
     /// `out` (`[n_tokens, w.rows()]`) = `x` (`[n_tokens, w.cols()]`) · Wᵀ.
     ///
     /// With `xq` (the same rows in 8 bits) and an integer-coded type this is the int8 product of numerics 3, and `x` is not read; else the
-    /// decoded product of numerics 4. The rows of `w` are split over `exec`. One token: no heap allocation. Several tokens: each weight
-    /// block is unpacked once for a tile of tokens, and one scratch of the size of `out` is allocated. A row's bits are those it has alone.
+    /// decoded product of numerics 4. One token, and a few, are split over `exec` by rows of `w`; sixteen and more by tokens. No heap
+    /// allocation but one scratch of the size of `out` where a few tokens are split by rows. A row's bits are those it has alone,
+    /// whatever the layout of `w`.
     ///
     /// # Panics
     /// When the lengths do not fit each other.
@@ -212,6 +213,54 @@ impl Kernels {
     pub fn axpy_f16(&self, y: &mut [f32], s: f32, x: &[u16]) {
         assert_eq!(y.len(), x.len(), "lengths");
         tier_call!(self, axpy_f16(y, s, x))
+    }
+
+    /// The scores of one head over a run of positions: `out_i = dot16(q, k_i)`, where `k_i` is `k[i * stride..]`, as long as `q`.
+    ///
+    /// The same bits as one [`Kernels::dot16`] after the other.
+    ///
+    /// # Panics
+    /// When the last row does not lie within `k`.
+    pub fn dots16(&self, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {
+        check_rows(out.len(), q.len(), k.len(), stride);
+        tier_call!(self, dots16(out, q, k, stride))
+    }
+
+    /// [`Kernels::dots16`] with `k` in f16 bits, widened exactly.
+    ///
+    /// # Panics
+    /// When the last row does not lie within `k`.
+    pub fn dots16_f16(&self, out: &mut [f32], q: &[f32], k: &[u16], stride: usize) {
+        check_rows(out.len(), q.len(), k.len(), stride);
+        tier_call!(self, dots16_f16(out, q, k, stride))
+    }
+
+    /// Goes on with the weighted sum of one head over a run of positions: for `i` ascending, `out = out + e_i * v_i`, where `v_i` is
+    /// `v[i * stride..]`, as long as `out`.
+    ///
+    /// The same bits as one [`Kernels::axpy`] after the other.
+    ///
+    /// # Panics
+    /// When the last row does not lie within `v`.
+    ///
+    /// ```
+    /// let kernels = slm_quant::Kernels::detect();
+    /// let (mut out, v) = ([1.0, 0.0], [1.0, 2.0, 9.0, 3.0, 4.0, 9.0]);
+    /// kernels.weighted_sum(&mut out, &[10.0, 100.0], &v, 3);
+    /// assert_eq!(out, [311.0, 420.0]);
+    /// ```
+    pub fn weighted_sum(&self, out: &mut [f32], e: &[f32], v: &[f32], stride: usize) {
+        check_rows(e.len(), out.len(), v.len(), stride);
+        tier_call!(self, weighted_sum(out, e, v, stride))
+    }
+
+    /// [`Kernels::weighted_sum`] with `v` in f16 bits, widened exactly.
+    ///
+    /// # Panics
+    /// When the last row does not lie within `v`.
+    pub fn weighted_sum_f16(&self, out: &mut [f32], e: &[f32], v: &[u16], stride: usize) {
+        check_rows(e.len(), out.len(), v.len(), stride);
+        tier_call!(self, weighted_sum_f16(out, e, v, stride))
     }
 
     /// `y_i = y_i + x_i`.
@@ -294,6 +343,12 @@ impl Kernels {
     pub(crate) fn quantize_row(self, x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
         tier_call!(self, quantize_row(x, q, d, xsum))
     }
+}
+
+/// `n` rows of `len` elements, `stride` apart, within `given` elements.
+fn check_rows(n: usize, len: usize, given: usize, stride: usize) {
+    let end = n.checked_sub(1).map_or(Some(0), |last| last.checked_mul(stride)?.checked_add(len));
+    assert!(end.is_some_and(|end| end <= given), "{n} rows {stride} apart: {given} elements");
 }
 
 /// Refuses an up-projection that [`Kernels::lora_up`] cannot read.

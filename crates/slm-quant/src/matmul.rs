@@ -7,8 +7,8 @@ use crate::kernels::tier_call;
 use crate::layout::{Layout, STRIP_ROWS};
 use crate::{Executor, Inline, Kernels, QMatrix, QuantizedRows};
 
-/// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker.
-const MIN_JOB_BYTES: usize = 64 * 1024;
+/// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker: that costs about 2 µs.
+const MIN_JOB_BYTES: usize = 96 * 1024;
 /// Pieces per worker, so that one slow worker does not hold the others up.
 const JOBS_PER_WORKER: usize = 2;
 /// Tokens that a kernel likes to take together.

@@ -20,11 +20,12 @@ pub struct QuantizedRows {
     q: Vec<i8>,
     d: Vec<f32>,
     xsum: Vec<i32>,
+    tiled: Vec<[i8; BLOCK]>,
     sums: Vec<BlockSums>,
 }
 
 /// What an interleaved kernel broadcasts of one activation block.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the scalar tier sums itself"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the scalar tier gathers rows"))]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BlockSums {
     pub(crate) d: f32,
@@ -33,6 +34,17 @@ pub(crate) struct BlockSums {
     pub(crate) xsum: i32,
     /// The sum of the first sixteen codes.
     pub(crate) half: i32,
+}
+
+/// The rows of the next tile where `n` are left: 8, 4, 2 or 1. Interleaved kernels read tiles counted so from row 0.
+#[inline(always)]
+pub(crate) fn tile_rows(n: usize) -> usize {
+    match n {
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
 }
 
 impl QuantizedRows {
@@ -67,8 +79,6 @@ impl QuantizedRows {
         self.d.resize(n_rows * self.stride_blocks, 0.0);
         self.xsum.clear();
         self.xsum.resize(n_rows * self.stride_blocks, 0);
-        self.sums.clear();
-        self.sums.reserve(n_rows * self.n_blocks);
         for (row, x) in x.chunks_exact(cols).enumerate() {
             if !kernels.is_finite(x) {
                 let index = x.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -81,15 +91,32 @@ impl QuantizedRows {
                 &mut self.d[at..][..self.n_blocks],
                 &mut self.xsum[at..][..self.n_blocks],
             );
-            let (codes, _) = self.q[at * BLOCK..][..cols].as_chunks::<BLOCK>();
-            for (b, q) in codes.iter().enumerate() {
-                let (d, xsum) = (self.d[at + b], self.xsum[at + b]);
-                let half = q[..BLOCK / 2].iter().map(|&q| i32::from(q)).sum();
-                self.sums.push(BlockSums { d, sx: d * xsum as f32, xsum, half });
-            }
         }
         self.n_rows = n_rows;
+        self.tile_all();
         Ok(())
+    }
+
+    /// Copies the rows tile by tile: block 0 of the tile's rows, block 1 of its rows, and so on.
+    fn tile_all(&mut self) {
+        self.tiled.resize(self.n_rows * self.n_blocks, [0; BLOCK]);
+        self.sums.resize(self.n_rows * self.n_blocks, BlockSums::default());
+        let mut first = 0;
+        while first < self.n_rows {
+            let tile = tile_rows(self.n_rows - first);
+            for t in 0..tile {
+                let at = (first + t) * self.stride_blocks;
+                let (codes, _) = self.q[at * BLOCK..].as_chunks::<BLOCK>();
+                for (b, q) in codes[..self.n_blocks].iter().enumerate() {
+                    let (d, xsum) = (self.d[at + b], self.xsum[at + b]);
+                    let half = q[..BLOCK / 2].iter().map(|&q| i32::from(q)).sum();
+                    let to = first * self.n_blocks + b * tile + t;
+                    self.tiled[to] = *q;
+                    self.sums[to] = BlockSums { d, sx: d * xsum as f32, xsum, half };
+                }
+            }
+            first += tile;
+        }
     }
 
     /// Rows held.
@@ -125,12 +152,23 @@ impl QuantizedRows {
         (&self.q[at * BLOCK..][..n * BLOCK], &self.d[at..][..n], &self.xsum[at..][..n])
     }
 
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "as for BlockSums"))]
-    /// A row's blocks without padding: codes, and what is broadcast with them.
+    /// The tile of `T` rows from `first` on, a row of [`tile_rows`]: for each block, the codes of its rows and what is broadcast with them.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "the scalar tier gathers rows")
+    )]
     #[inline(always)]
-    pub(crate) fn blocks(&self, row: usize) -> (&[[i8; BLOCK]], &[BlockSums]) {
-        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
-        let (codes, _) = self.q[row * self.stride_blocks * BLOCK..].as_chunks::<BLOCK>();
-        (&codes[..self.n_blocks], &self.sums[row * self.n_blocks..][..self.n_blocks])
+    pub(crate) fn tile<const T: usize>(&self, first: usize) -> Tile<'_, T> {
+        assert!(first + T <= self.n_rows, "rows {first}..{} of {}", first + T, self.n_rows);
+        let (codes, _) = self.tiled[first * self.n_blocks..].as_chunks();
+        let (sums, _) = self.sums[first * self.n_blocks..].as_chunks();
+        Tile { codes: &codes[..self.n_blocks], sums: &sums[..self.n_blocks] }
     }
+}
+
+/// `T` rows, block by block.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the scalar tier gathers rows"))]
+pub(crate) struct Tile<'a, const T: usize> {
+    pub(crate) codes: &'a [[[i8; BLOCK]; T]],
+    pub(crate) sums: &'a [[BlockSums; T]],
 }

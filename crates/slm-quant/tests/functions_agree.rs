@@ -46,6 +46,49 @@ fn functions_agree() {
     }
 }
 
+/// One position after the other gives the same bits, whatever the run is cut into.
+#[test]
+fn attention_agrees() {
+    let mut random = Random(8);
+    for head_dim in [1, 8, 16, 24, 32, 64, 72, 80, 96, 128, 256] {
+        for (n, stride) in
+            [(0, 0), (1, head_dim), (7, head_dim), (8, 3 * head_dim), (16, head_dim + 5)]
+                .into_iter()
+                .chain([(17, 2 * head_dim), (33, head_dim), (64, head_dim), (70, 3 * head_dim)])
+        {
+            let len = n * stride + head_dim;
+            let (q, e) = (random.floats(head_dim, 2.0), random.floats(n, 1.0));
+            let (kv, before) = (random.floats(len, 3.0), random.floats(head_dim, 1.0));
+            let mut halves = vec![0u16; len];
+            scalar().to_f16(&mut halves, &kv);
+            // As long as needed, no longer.
+            let used = n.saturating_sub(1) * stride + head_dim * n.min(1);
+            let (kv, halves) = (&kv[..used], &halves[..used]);
+            let mut dots = [vec![0.0f32; n], vec![0.0f32; n]];
+            let mut sums = [before.clone(), before.clone()];
+            for i in 0..n {
+                let rows = i * stride..i * stride + head_dim;
+                dots[0][i] = scalar().dot16(&q, &kv[rows.clone()]);
+                dots[1][i] = scalar().dot16_f16(&q, &halves[rows.clone()]);
+                scalar().axpy(&mut sums[0], e[i], &kv[rows.clone()]);
+                scalar().axpy_f16(&mut sums[1], e[i], &halves[rows]);
+            }
+            let empty = vec![GUARD; n];
+            for k in others() {
+                let name = format!("{head_dim} x {n}, stride {stride}, {:?}", k.tier());
+                let plain = guarded(&empty, |out| k.dots16(out, &q, kv, stride));
+                assert_eq!(plain, bits(&dots[0]), "{name}");
+                let narrow = guarded(&empty, |out| k.dots16_f16(out, &q, halves, stride));
+                assert_eq!(narrow, bits(&dots[1]), "{name}");
+                let plain = guarded(&before, |out| k.weighted_sum(out, &e, kv, stride));
+                assert_eq!(plain, bits(&sums[0]), "{name}");
+                let narrow = guarded(&before, |out| k.weighted_sum_f16(out, &e, halves, stride));
+                assert_eq!(narrow, bits(&sums[1]), "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn rope_agrees() {
     let mut random = Random(4);
@@ -232,6 +275,13 @@ fn executors_agree() {
 fn executors_cut_in_step() {
     let check = |exec: &dyn slm_quant::Executor| {
         assert!(exec.n_workers() >= 1);
+        let mut entered = Vec::new();
+        exec.enter(&mut || {
+            let mut a = [0.0f32; 5];
+            exec.for_each_chunk(&mut a, 1, &|i, a| a[0] = i as f32);
+            entered.push(a);
+        });
+        assert_eq!(entered, [[0.0, 1.0, 2.0, 3.0, 4.0]]);
         for n in [0, 1, 5, 6, 7, 60, 61] {
             let (mut a, mut b) = (vec![0.0f32; 3 * n], vec![0.0f32; 2 * n]);
             exec.for_each_chunk_pair(&mut a, 15, &mut b, 10, &|i, a, b| {

@@ -17,7 +17,7 @@ pub(crate) fn decode_row(s: Avx2, encoding: Encoding, out: &mut [f32], row: &[u8
 
 /// Whole blocks; `bytes` are those of `out`.
 #[inline(always)]
-pub(super) fn decode_piece(s: Avx2, encoding: Encoding, out: &mut [f32], bytes: &[u8]) {
+pub(in crate::arch) fn decode_piece(s: Avx2, encoding: Encoding, out: &mut [f32], bytes: &[u8]) {
     match encoding {
         Encoding::F32 => widen::<0>(s, out, bytes),
         Encoding::F16 => widen::<1>(s, out, bytes),

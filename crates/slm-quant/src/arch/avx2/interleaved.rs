@@ -4,11 +4,11 @@ use slm_format::Encoding;
 
 use super::group::Form;
 use super::strips::{self, Strip, Weights};
-use super::{Avx2, F, I, chunk, prefetch};
+use super::{Avx2, F, I, chunk, prefetch, unrolled};
 use crate::arch::scalar;
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
-use crate::rows::{BLOCK, BlockSums};
+use crate::rows::{BLOCK, BlockSums, Tile, tile_rows};
 use crate::{QMatrix, QuantizedRows};
 
 /// As [`scalar::int8_interleaved`].
@@ -42,62 +42,65 @@ fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &Qua
         while token < part.n_tokens {
             let out = &mut out[token * part.stride..];
             let from = part.first_token + token;
-            token += match part.n_tokens - token {
-                4.. => tile::<K, 4>(s, out, part.stride, strip, xq, from),
-                2.. => tile::<K, 2>(s, out, part.stride, strip, xq, from),
-                _ => tile::<K, 1>(s, out, part.stride, strip, xq, from),
-            };
+            let n = tile_rows(part.n_tokens - token);
+            match n {
+                8 => {
+                    // As many sums as there are registers: four tokens at a time.
+                    tile::<K, 8, 4>(s, out, part.stride, strip, &xq.tile(from), 0);
+                    tile::<K, 8, 4>(s, out, part.stride, strip, &xq.tile(from), 4);
+                }
+                4 => tile::<K, 4, 4>(s, out, part.stride, strip, &xq.tile(from), 0),
+                2 => tile::<K, 2, 2>(s, out, part.stride, strip, &xq.tile(from), 0),
+                _ => tile::<K, 1, 1>(s, out, part.stride, strip, &xq.tile(from), 0),
+            }
+            token += n;
         }
     }
 }
 
-/// A strip with `T` tokens; gives `T`.
-fn tile<K: Strip, const T: usize>(
+/// A strip with `N` of a tile's `T` tokens, from `first` on.
+fn tile<K: Strip, const T: usize, const N: usize>(
     s: Avx2,
     out: &mut [f32],
     stride: usize,
     strip: &[u8],
-    xq: &QuantizedRows,
-    token: usize,
-) -> usize {
+    x: &Tile<T>,
+    first: usize,
+) {
     s.run(
         #[inline(always)]
         move || {
-            let unit = STRIP_ROWS * K::UNIT;
-            let n_units = strip.len() / unit;
-            let mut codes: [&[[i8; BLOCK]]; T] = [&[]; T];
-            let mut sums: [&[BlockSums]; T] = [&[]; T];
-            for t in 0..T {
-                let (q, b) = xq.blocks(token + t);
-                (codes[t], sums[t]) = (&q[..n_units * K::BLOCKS], &b[..n_units * K::BLOCKS]);
+            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
+            let codes = x.codes.chunks_exact(K::BLOCKS);
+            let sums = x.sums.chunks_exact(K::BLOCKS);
+            let mut low = [s.set1(0.0); N];
+            let mut high = low;
+            for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
+                prefetch(unit);
+                unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
+                    let codes: &[[i8; BLOCK]; N] = first_of(&codes[B], first);
+                    let sums: &[BlockSums; N] = first_of(&sums[B], first);
+                    let w = K::unpack::<B>(s, unit, 0);
+                    unrolled!(I in 0 1 2 3; if I < N, {
+                        low[I] = s.add(low[I], term::<K>(s, &w, &codes[I], &sums[I]));
+                    });
+                    let w = K::unpack::<B>(s, unit, 1);
+                    unrolled!(I in 0 1 2 3; if I < N, {
+                        high[I] = s.add(high[I], term::<K>(s, &w, &codes[I], &sums[I]));
+                    });
+                });
             }
-            let mut acc = [[s.set1(0.0); 2]; T];
-            for u in 0..n_units {
-                let bytes = &strip[u * unit..][..unit];
-                prefetch(bytes);
-                macro_rules! block {
-                    ($($b:literal)*) => {$(
-                        if $b < K::BLOCKS {
-                            for h in 0..2 {
-                                let w = K::unpack::<$b>(s, bytes, h);
-                                for t in 0..T {
-                                    let at = u * K::BLOCKS + $b;
-                                    let term = term::<K>(s, &w, &codes[t][at], &sums[t][at]);
-                                    acc[t][h] = s.add(acc[t][h], term);
-                                }
-                            }
-                        }
-                    )*};
-                }
-                block!(0 1 2 3 4 5 6 7);
+            for t in 0..N {
+                let lanes: [f32; STRIP_ROWS] = pulp::cast([low[t], high[t]]);
+                out[(first + t) * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
             }
-            for t in 0..T {
-                let lanes: [f32; STRIP_ROWS] = pulp::cast(acc[t]);
-                out[t * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
-            }
-            T
         },
-    )
+    );
+}
+
+#[inline(always)]
+fn first_of<A, const N: usize>(all: &[A], first: usize) -> &[A; N] {
+    all[first..].first_chunk().expect("BUG: the tokens of a tile")
 }
 
 /// The terms of one block of eight rows, by the contract's formula.

@@ -3,6 +3,7 @@
 //! Everything below a public function is `#[inline(always)]`: the CPU features hold only inside [`Avx2::run`], and an intrinsic in
 //! a function left out of line becomes a call.
 
+mod attention;
 mod decode;
 mod float;
 mod group;
@@ -14,6 +15,9 @@ mod strips;
 
 use core::arch::x86_64::{__m128, __m128i, __m256, __m256i};
 
+pub(super) use attention::rest;
+pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
+pub(super) use decode::decode_piece;
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
 pub(crate) use interleaved::int8_interleaved;
@@ -156,7 +160,7 @@ impl Avx2 {
 
     /// The sixteen lanes of a reduction, added in pairs (l, l+8), (l, l+4), (l, l+2), (l, l+1).
     #[inline(always)]
-    fn sum_lanes(self, low: F, high: F) -> f32 {
+    pub(super) fn sum_lanes(self, low: F, high: F) -> f32 {
         let eight = self.add(low, high);
         let upper = self.avx._mm256_extractf128_ps::<1>(eight);
         let four = self.sse._mm_add_ps(self.avx._mm256_castps256_ps128(eight), upper);
@@ -165,6 +169,17 @@ impl Avx2 {
         two[0] + two[1]
     }
 }
+
+/// A body once for each number below a constant bound: what is indexed by it stays in registers, which a loop does not promise.
+macro_rules! unrolled {
+    ($name:ident in $($n:literal)*; if $condition:expr, $body:block) => {
+        $({
+            const $name: usize = $n;
+            if $condition $body
+        })*
+    };
+}
+pub(super) use unrolled;
 
 /// Asks for the bytes a page after `bytes`, which follow soon where a matrix is read in order.
 #[inline(always)]

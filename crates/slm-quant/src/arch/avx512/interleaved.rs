@@ -4,10 +4,11 @@ use slm_format::Encoding;
 
 use super::strips::{self, Form, Strip, Weights};
 use super::{Avx512, F, chunk};
-use crate::arch::{avx2, scalar};
+use crate::arch::avx2::{self, unrolled};
+use crate::arch::scalar;
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
-use crate::rows::{BLOCK, BlockSums};
+use crate::rows::{BLOCK, BlockSums, Tile, tile_rows};
 use crate::{QMatrix, QuantizedRows};
 
 /// Whole strips, from a strip's first row on.
@@ -41,63 +42,51 @@ fn product<K: Strip>(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, xq: &Q
         while token < part.n_tokens {
             let out = &mut out[token * part.stride..];
             let from = part.first_token + token;
-            token += match part.n_tokens - token {
-                8.. => tile::<K, 8>(s, out, part.stride, strip, xq, from),
-                4.. => tile::<K, 4>(s, out, part.stride, strip, xq, from),
-                2.. => tile::<K, 2>(s, out, part.stride, strip, xq, from),
-                _ => tile::<K, 1>(s, out, part.stride, strip, xq, from),
-            };
+            let n = tile_rows(part.n_tokens - token);
+            match n {
+                8 => tile::<K, 8>(s, out, part.stride, strip, &xq.tile(from)),
+                4 => tile::<K, 4>(s, out, part.stride, strip, &xq.tile(from)),
+                2 => tile::<K, 2>(s, out, part.stride, strip, &xq.tile(from)),
+                _ => tile::<K, 1>(s, out, part.stride, strip, &xq.tile(from)),
+            }
+            token += n;
         }
     }
 }
 
-/// A strip with `T` tokens; gives `T`.
+/// A strip with `T` tokens.
 fn tile<K: Strip, const T: usize>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
     strip: &[u8],
-    xq: &QuantizedRows,
-    token: usize,
-) -> usize {
+    x: &Tile<T>,
+) {
     s.run(
         #[inline(always)]
         move || {
-            let unit = STRIP_ROWS * K::UNIT;
-            let n_units = strip.len() / unit;
-            let mut codes: [&[[i8; BLOCK]]; T] = [&[]; T];
-            let mut sums: [&[BlockSums]; T] = [&[]; T];
-            for t in 0..T {
-                let (q, b) = xq.blocks(token + t);
-                (codes[t], sums[t]) = (&q[..n_units * K::BLOCKS], &b[..n_units * K::BLOCKS]);
-            }
+            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
+            let codes = x.codes.chunks_exact(K::BLOCKS);
+            let sums = x.sums.chunks_exact(K::BLOCKS);
             let mut acc = [s.set1(0.0); T];
-            for u in 0..n_units {
-                let bytes = &strip[u * unit..][..unit];
+            for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
                 if T <= 4 {
-                    avx2::prefetch(bytes);
+                    avx2::prefetch(unit);
                 }
-                macro_rules! block {
-                    ($($b:literal)*) => {$(
-                        if $b < K::BLOCKS {
-                            let w = K::unpack::<$b>(s, bytes);
-                            for t in 0..T {
-                                let at = u * K::BLOCKS + $b;
-                                let term = term::<K>(s, &w, &codes[t][at], &sums[t][at]);
-                                acc[t] = s.add(acc[t], term);
-                            }
-                        }
-                    )*};
-                }
-                block!(0 1 2 3 4 5 6 7);
+                unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
+                    let w = K::unpack::<B>(s, unit);
+                    let (codes, sums) = (&codes[B], &sums[B]);
+                    unrolled!(N in 0 1 2 3 4 5 6 7; if N < T, {
+                        acc[N] = s.add(acc[N], term::<K>(s, &w, &codes[N], &sums[N]));
+                    });
+                });
             }
             for t in 0..T {
                 let lanes: [f32; STRIP_ROWS] = pulp::cast(acc[t]);
                 out[t * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
             }
-            T
         },
-    )
+    );
 }
 
 /// The terms of one block of sixteen rows, by the contract's formula.

@@ -2,7 +2,10 @@
 //!
 //! The rule of [`super::avx2`] holds: everything below a public function is `#[inline(always)]`.
 
+mod attention;
+mod float;
 mod interleaved;
+mod plain;
 mod strips;
 
 use core::arch::x86_64::{__m512, __m512i};
@@ -13,7 +16,13 @@ use super::avx2::{self, Avx2, Run, chunk};
 use crate::matmul::Part;
 use crate::{QMatrix, QuantizedRows};
 
+pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
+pub(crate) use float::{
+    add, axpy, axpy_f16, div, dot16, dot16_f16, exp_sub, gelu_mul, is_finite, max, rms_norm, scale,
+    silu_mul, sum16, to_f16,
+};
 pub(crate) use interleaved::int8_interleaved;
+pub(crate) use plain::{float_strip, lora_strip};
 
 pulp::simd_type!({
     /// Proof that the CPU has these features.
@@ -50,27 +59,10 @@ macro_rules! as_avx2 {
 
 as_avx2! {
     int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows);
-    float_strip(out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]);
-    lora_strip(y: &mut [f32], f: f32, bt: &QMatrix, z: &[f32], first: usize);
     quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]);
     decode_row(encoding: Encoding, out: &mut [f32], row: &[u8]);
-    dot16(a: &[f32], b: &[f32]) -> f32;
-    dot16_f16(a: &[f32], b: &[u16]) -> f32;
-    sum16(a: &[f32]) -> f32;
-    axpy(y: &mut [f32], f: f32, x: &[f32]);
-    axpy_f16(y: &mut [f32], f: f32, x: &[u16]);
-    add(y: &mut [f32], x: &[f32]);
-    scale(y: &mut [f32], f: f32);
-    div(y: &mut [f32], f: f32);
-    max(x: &[f32]) -> f32;
-    is_finite(x: &[f32]) -> bool;
-    exp_sub(x: &mut [f32], m: f32);
-    silu_mul(gate: &mut [f32], up: &[f32]);
-    gelu_mul(gate: &mut [f32], up: &[f32]);
-    rms_norm(out: &mut [f32], x: &[f32], w: &[f32], eps: f32);
     rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]);
     rope_half(x: &mut [f32], cos: &[f32], sin: &[f32]);
-    to_f16(out: &mut [u16], x: &[f32]);
 }
 
 /// The helpers shared by the modules; the rest is pulp's.
@@ -139,6 +131,13 @@ impl Avx512 {
     #[inline(always)]
     fn to_f32(self, x: I) -> F {
         self.avx512f._mm512_cvtepi32_ps(x)
+    }
+
+    /// The sixteen lanes of a reduction, added in pairs (l, l+8), (l, l+4), (l, l+2), (l, l+1).
+    #[inline(always)]
+    fn sum_lanes(self, lanes: F) -> f32 {
+        let upper = self.avx512dq._mm512_extractf32x8_ps::<1>(lanes);
+        self.avx2().sum_lanes(self.avx512f._mm512_castps512_ps256(lanes), upper)
     }
 
     /// In each i32 lane, `sum` plus the four products of unsigned bytes of `a` and signed bytes of `b`.

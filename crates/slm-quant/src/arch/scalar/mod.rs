@@ -1,9 +1,11 @@
 //! The executable form of `docs/numerics.md`: plain loops in the order the contract states.
 
+mod attention;
 mod blocks;
 mod float;
 mod product;
 
+pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
 pub(crate) use blocks::{ScaleMin, decode_row, k4_scale_min};
 pub(crate) use float::*;
 pub(crate) use product::{

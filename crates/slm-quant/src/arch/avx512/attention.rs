@@ -1,0 +1,153 @@
+//! One head over a run of cached positions: sixteen dot products at once, and weighted sums that stay in registers.
+
+use super::float::{dot16, dot16_f16};
+use super::{Avx512, F, chunk};
+use crate::arch::avx2::rest;
+use crate::arch::scalar;
+
+/// As [`scalar::dots16`].
+pub(crate) fn dots16(s: Avx512, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {
+    dots(s, out, q, k, stride, dot16);
+}
+
+/// As [`scalar::dots16_f16`].
+pub(crate) fn dots16_f16(s: Avx512, out: &mut [f32], q: &[f32], k: &[u16], stride: usize) {
+    dots(s, out, q, k, stride, dot16_f16);
+}
+
+/// As [`scalar::weighted_sum`].
+pub(crate) fn weighted_sum(s: Avx512, out: &mut [f32], e: &[f32], v: &[f32], stride: usize) {
+    let whole = out.len() / 16 * 16;
+    sums(s, &mut out[..whole], e, v, stride);
+    scalar::weighted_sum(&mut out[whole..], e, rest(v, whole), stride);
+}
+
+/// As [`scalar::weighted_sum_f16`].
+pub(crate) fn weighted_sum_f16(s: Avx512, out: &mut [f32], e: &[f32], v: &[u16], stride: usize) {
+    let whole = out.len() / 16 * 16;
+    sums(s, &mut out[..whole], e, v, stride);
+    scalar::weighted_sum_f16(&mut out[whole..], e, rest(v, whole), stride);
+}
+
+/// A number in memory.
+pub(super) trait Value: Copy + Default {
+    /// Sixteen of them widened.
+    fn load16(s: Avx512, x: &[Self; 16]) -> F;
+}
+
+impl Value for f32 {
+    #[inline(always)]
+    fn load16(_: Avx512, x: &[f32; 16]) -> F {
+        pulp::cast(*x)
+    }
+}
+
+impl Value for u16 {
+    #[inline(always)]
+    fn load16(s: Avx512, x: &[u16; 16]) -> F {
+        s.avx512f._mm512_cvtph_ps(pulp::cast(*x))
+    }
+}
+
+fn dots<V: Value>(
+    s: Avx512,
+    out: &mut [f32],
+    q: &[f32],
+    k: &[V],
+    stride: usize,
+    one: fn(Avx512, &[f32], &[V]) -> f32,
+) {
+    let whole = if q.len().is_multiple_of(16) { out.len() / 16 * 16 } else { 0 };
+    s.run(
+        #[inline(always)]
+        || {
+            let (sixteens, _) = out[..whole].as_chunks_mut::<16>();
+            for (i, y) in sixteens.iter_mut().enumerate() {
+                let mut rows: [&[V]; 16] = [&[]; 16];
+                for r in 0..16 {
+                    rows[r] = &k[(16 * i + r) * stride..][..q.len()];
+                }
+                *y = pulp::cast(sixteen_dots(s, q, &rows));
+            }
+        },
+    );
+    for (i, y) in out.iter_mut().enumerate().skip(whole) {
+        *y = one(s, q, &k[i * stride..][..q.len()]);
+    }
+}
+
+/// Whole rounds of the 16 lanes.
+#[inline(always)]
+fn sixteen_dots<V: Value>(s: Avx512, q: &[f32], rows: &[&[V]; 16]) -> F {
+    let mut lanes = [s.set1(0.0); 16];
+    for at in (0..q.len()).step_by(16) {
+        let q: F = pulp::cast(chunk::<f32, 16>(q, at));
+        for r in 0..16 {
+            lanes[r] = s.add(lanes[r], s.mul(q, V::load16(s, &chunk(rows[r], at))));
+        }
+    }
+    // The pairs of the contract, for all rows at once: lanes l and l+8, l+4, l+2, l+1.
+    let f = s.avx512f;
+    let mut eight = [s.set1(0.0); 8];
+    for i in 0..8 {
+        let (a, b) = (lanes[2 * i], lanes[2 * i + 1]);
+        let upper = f._mm512_shuffle_f32x4::<0xee>(a, b);
+        eight[i] = s.add(f._mm512_shuffle_f32x4::<0x44>(a, b), upper);
+    }
+    let mut four = [s.set1(0.0); 4];
+    for i in 0..4 {
+        let (a, b) = (eight[2 * i], eight[2 * i + 1]);
+        let upper = f._mm512_shuffle_f32x4::<0xdd>(a, b);
+        four[i] = s.add(f._mm512_shuffle_f32x4::<0x88>(a, b), upper);
+    }
+    let two = |a: F, b: F| {
+        let upper = f._mm512_shuffle_ps::<0xee>(a, b);
+        s.add(f._mm512_shuffle_ps::<0x44>(a, b), upper)
+    };
+    let (a, b) = (two(four[0], four[1]), two(four[2], four[3]));
+    let sums = s.add(f._mm512_shuffle_ps::<0x88>(a, b), f._mm512_shuffle_ps::<0xdd>(a, b));
+    // Rows 0 4 8 12 | 1 5 9 13 | … back in order.
+    const ORDER: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+    f._mm512_permutexvar_ps(pulp::cast(ORDER), sums)
+}
+
+fn sums<V: Value>(s: Avx512, out: &mut [f32], e: &[f32], v: &[V], stride: usize) {
+    s.run(
+        #[inline(always)]
+        || {
+            let wide = out.len() / 64 * 64;
+            for at in (0..wide).step_by(64) {
+                sum_piece::<V, 4>(s, &mut out[at..], e, v, stride, at);
+            }
+            for at in (wide..out.len()).step_by(16) {
+                sum_piece::<V, 1>(s, &mut out[at..], e, v, stride, at);
+            }
+        },
+    );
+}
+
+/// `16 * N` channels from `at` on.
+#[inline(always)]
+fn sum_piece<V: Value, const N: usize>(
+    s: Avx512,
+    out: &mut [f32],
+    e: &[f32],
+    v: &[V],
+    stride: usize,
+    at: usize,
+) {
+    let mut acc = [s.set1(0.0); N];
+    for n in 0..N {
+        acc[n] = pulp::cast(chunk::<f32, 16>(out, 16 * n));
+    }
+    for (i, &e) in e.iter().enumerate() {
+        let (e, row) = (s.set1(e), &v[i * stride + at..][..16 * N]);
+        for n in 0..N {
+            acc[n] = s.add(acc[n], s.mul(e, V::load16(s, &chunk(row, 16 * n))));
+        }
+    }
+    for n in 0..N {
+        let lanes: [f32; 16] = pulp::cast(acc[n]);
+        out[16 * n..][..16].copy_from_slice(&lanes);
+    }
+}

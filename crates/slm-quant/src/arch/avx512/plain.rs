@@ -1,0 +1,157 @@
+//! Products in f32: the sixteen lanes of a row are one vector; up-projections have one lane per output.
+
+use slm_format::Encoding;
+
+use super::float::dot_more;
+use super::{Avx512, F, chunk};
+use crate::QMatrix;
+use crate::arch::{avx2, scalar};
+use crate::layout::BLOCK_BYTES;
+use crate::matmul::Part;
+
+/// As [`scalar::float_strip`].
+pub(crate) fn float_strip(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+    s.run(
+        #[inline(always)]
+        move || {
+            let x = &x[part.first_token * w.cols()..];
+            for r in 0..part.n_rows {
+                let mut token = 0;
+                while token + 4 <= part.n_tokens {
+                    float_row::<4>(s, out, w, part, r, token, x);
+                    token += 4;
+                }
+                while token < part.n_tokens {
+                    float_row::<1>(s, out, w, part, r, token, x);
+                    token += 1;
+                }
+            }
+        },
+    );
+}
+
+/// One row with `T` tokens.
+#[inline(always)]
+fn float_row<const T: usize>(
+    s: Avx512,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part,
+    r: usize,
+    token: usize,
+    x: &[f32],
+) {
+    /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
+    const PIECE: usize = 256;
+    let (encoding, cols) = (w.encoding(), w.cols());
+    let unit = encoding.block_elements();
+    let mut decoded = [0.0f32; PIECE];
+    let mut buffer = [0u8; BLOCK_BYTES];
+    let mut lanes = [s.set1(0.0); T];
+    let mut at = 0;
+    while at < cols {
+        let n = PIECE.min(cols - at);
+        let bytes = w.blocks(part.first_row + r, at / unit, n / unit, &mut buffer);
+        let decoded = &mut decoded[..n];
+        match encoding {
+            Encoding::F32 => widen::<0>(s, decoded, bytes),
+            Encoding::F16 => widen::<1>(s, decoded, bytes),
+            Encoding::BF16 => widen::<2>(s, decoded, bytes),
+            _ => avx2::decode_piece(s.avx2(), encoding, decoded, bytes),
+        }
+        for t in 0..T {
+            lanes[t] = dot_more(s, lanes[t], decoded, &x[(token + t) * cols + at..][..n]);
+        }
+        at += n;
+    }
+    for t in 0..T {
+        out[(token + t) * part.stride + r] = s.sum_lanes(lanes[t]);
+    }
+}
+
+/// Plain floats: F32 (0), F16 (1), BF16 (2).
+#[inline(always)]
+fn widen<const TYPE: usize>(s: Avx512, out: &mut [f32], bytes: &[u8]) {
+    let unit = if TYPE == 0 { 4 } else { 2 };
+    let (head, tail) = out.as_chunks_mut::<16>();
+    for (i, y) in head.iter_mut().enumerate() {
+        *y = pulp::cast(widen16::<TYPE>(s, bytes, 16 * unit * i));
+    }
+    if !tail.is_empty() {
+        let encoding = [Encoding::F32, Encoding::F16, Encoding::BF16][TYPE];
+        scalar::decode_row(encoding, tail, &bytes[16 * unit * head.len()..]);
+    }
+}
+
+#[inline(always)]
+fn widen16<const TYPE: usize>(s: Avx512, bytes: &[u8], at: usize) -> F {
+    match TYPE {
+        0 => pulp::cast(chunk::<u8, 64>(bytes, at)),
+        1 => s.load_f16(bytes, at),
+        _ => {
+            let wide = s.avx512f._mm512_cvtepu16_epi32(pulp::cast(chunk::<u8, 32>(bytes, at)));
+            pulp::cast(s.avx512f._mm512_slli_epi32::<16>(wide))
+        }
+    }
+}
+
+/// As [`scalar::lora_strip`].
+pub(crate) fn lora_strip(s: Avx512, y: &mut [f32], f: f32, bt: &QMatrix, z: &[f32], first: usize) {
+    let whole = y.len() / 16 * 16;
+    let (head, tail) = y.split_at_mut(whole);
+    match bt.encoding() {
+        Encoding::F32 => lora_head::<0>(s, head, f, bt, z, first),
+        Encoding::F16 => lora_head::<1>(s, head, f, bt, z, first),
+        _ => lora_head::<2>(s, head, f, bt, z, first),
+    }
+    scalar::lora_strip(tail, f, bt, z, first + whole);
+}
+
+fn lora_head<const TYPE: usize>(
+    s: Avx512,
+    y: &mut [f32],
+    f: f32,
+    bt: &QMatrix,
+    z: &[f32],
+    first: usize,
+) {
+    s.run(
+        #[inline(always)]
+        move || {
+            let wide = y.len() / 64 * 64;
+            for at in (0..wide).step_by(64) {
+                lora_piece::<TYPE, 4>(s, &mut y[at..], f, bt, z, first + at);
+            }
+            for at in (wide..y.len()).step_by(16) {
+                lora_piece::<TYPE, 1>(s, &mut y[at..], f, bt, z, first + at);
+            }
+        },
+    );
+}
+
+/// `16 * V` outputs.
+#[inline(always)]
+fn lora_piece<const TYPE: usize, const V: usize>(
+    s: Avx512,
+    y: &mut [f32],
+    f: f32,
+    bt: &QMatrix,
+    z: &[f32],
+    at: usize,
+) {
+    let unit = if TYPE == 0 { 4 } else { 2 };
+    let mut u = [s.set1(0.0); V];
+    for (r, &z) in z.iter().enumerate() {
+        let row = &bt.row_bytes(r)[at * unit..][..16 * V * unit];
+        let z = s.set1(z);
+        for v in 0..V {
+            u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, row, 16 * v * unit)));
+        }
+    }
+    let f = s.set1(f);
+    for v in 0..V {
+        let before: F = pulp::cast(chunk::<f32, 16>(y, 16 * v));
+        let after: [f32; 16] = pulp::cast(s.add(before, s.mul(f, u[v])));
+        y[16 * v..][..16].copy_from_slice(&after);
+    }
+}
