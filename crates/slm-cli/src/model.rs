@@ -11,6 +11,7 @@ use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::load::{Base, HfFiles};
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
 use slm_runtime::{Composition, Engine, Runtime};
+use slm_store::FsBlob;
 use slm_store::Storage;
 
 use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
@@ -94,7 +95,7 @@ pub(crate) fn composition(
             None => runtime.active_composition()?,
         });
     };
-    let base = Arc::new(open_base(path, engine)?);
+    let base = Arc::new(open_interleaved(path, engine)?);
     let mut stack = Vec::new();
     for argument in &args.adapter {
         let (path, weight) = split_path_weight(argument)?;
@@ -177,12 +178,22 @@ pub(crate) fn split_weight<'a>(
     }
 }
 
-/// Opens a model file or HF folder.
+/// Opens a model file or HF folder, in place where it can be.
 pub(crate) fn open_base(path: &Path, engine: &Engine) -> Result<Base, CliError> {
+    if path.is_dir() { open_hf(path, engine) } else { open_file(path, map(path)?, engine) }
+}
+
+/// Opens a model with its rows in the order that the kernels read fastest; a mapped file does not stay in memory beside the copy.
+pub(crate) fn open_interleaved(path: &Path, engine: &Engine) -> Result<Base, CliError> {
     if path.is_dir() {
-        return open_hf(path, engine);
+        return Ok(open_hf(path, engine)?.interleaved(&*engine.exec, &|_| {}));
     }
     let bytes = map(path)?;
+    let base = open_file(path, Arc::clone(&bytes), engine)?;
+    Ok(base.interleaved(&*engine.exec, &|range| bytes.release(range)))
+}
+
+fn open_file(path: &Path, bytes: Arc<FsBlob>, engine: &Engine) -> Result<Base, CliError> {
     if is_safetensors(path, (*bytes).as_ref()) {
         SafeTensors::parse((*bytes).as_ref(), &LIMITS)?;
         return Err(CliError::Format {

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use slm_format::Limits;
-use slm_runtime::load::Bytes;
 use slm_runtime::{Engine, Runtime};
-use slm_store::{FsStorage, Store, map_file};
+use slm_store::{FsBlob, FsStorage, Store, map_file};
 
 use crate::error::CliError;
 use crate::output::Output;
@@ -72,7 +71,7 @@ fn utc(seconds: u64) -> String {
 }
 
 /// Maps a file.
-pub(crate) fn map(path: &Path) -> Result<Bytes, CliError> {
+pub(crate) fn map(path: &Path) -> Result<Arc<FsBlob>, CliError> {
     let mapped = map_file(path).map_err(|error| CliError::io(path, error))?;
     Ok(Arc::new(mapped))
 }

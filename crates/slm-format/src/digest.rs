@@ -185,6 +185,27 @@ impl ContentHash {
     }
 }
 
+/// Computes a [`ContentHash`] piece by piece.
+#[derive(Clone, Default)]
+pub struct ContentHasher(blake3::Hasher);
+
+impl ContentHasher {
+    /// An empty computation.
+    pub fn new() -> ContentHasher {
+        ContentHasher::default()
+    }
+
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of everything added.
+    pub fn finish(self) -> ContentHash {
+        ContentHash(*self.0.finalize().as_bytes())
+    }
+}
+
 impl fmt::Display for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "blake3:{}", hex(&self.0))

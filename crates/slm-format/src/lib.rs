@@ -24,7 +24,7 @@ mod encoding;
 mod limits;
 mod read;
 
-pub use digest::{ContentHash, Digest, DigestError, DigestWriter};
+pub use digest::{ContentHash, ContentHasher, Digest, DigestError, DigestWriter};
 pub use encoding::Encoding;
 pub use error::{Coded, ErrorClass};
 pub use limits::Limits;

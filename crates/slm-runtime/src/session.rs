@@ -173,7 +173,7 @@ impl Session {
         &mut self,
         tokens: &[u32],
         chunk: usize,
-        on_logits: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         self.passes(tokens, chunk, Wanted::All, on_logits)
     }
@@ -189,7 +189,7 @@ impl Session {
         tokens: &[u32],
         chunk: usize,
         wanted: Wanted,
-        on_logits: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
         let start = self.cache.len();
@@ -208,9 +208,13 @@ impl Session {
                 kernels: self.engine.kernels,
                 exec: &*self.engine.exec,
             };
-            if let Err(error) =
-                pass.run(&mut self.cache, &mut self.scratch, part, wanted, on_logits)
-            {
+            // Inside the executor's own threads, so that no product has to enter them anew.
+            let (cache, scratch) = (&mut self.cache, &mut self.scratch);
+            let mut outcome = Ok(());
+            self.engine
+                .exec
+                .enter(&mut || outcome = pass.run(cache, scratch, part, wanted, on_logits));
+            if let Err(error) = outcome {
                 self.cache.truncate(start);
                 return Err(error);
             }

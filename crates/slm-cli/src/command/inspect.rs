@@ -115,7 +115,10 @@ fn file(path: &Path) -> Result<Report, CliError> {
     let head: &[u8] = (*bytes).as_ref();
     match ModelFormat::detect(head) {
         Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
-        Ok(ModelFormat::Slm) => slm(&bytes),
+        Ok(ModelFormat::Slm) => {
+            let bytes: Bytes = bytes;
+            slm(&bytes)
+        }
         Err(_) if is_safetensors(path, head) => safetensors(head),
         Err(_) if head.first() == Some(&b'{') => Ok(manifest(&Manifest::parse(head, &LIMITS)?)),
         Err(error) => Err(error.into()),

@@ -45,7 +45,7 @@ impl Pass<'_> {
         scratch: &mut Scratch,
         tokens: &[u32],
         wanted: Wanted,
-        on_logits: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         let config = self.base.config();
         let first_position = cache.len() as usize;
@@ -160,7 +160,7 @@ impl Pass<'_> {
         first_position: usize,
         n_tokens: usize,
         wanted: Wanted,
-        on_logits: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         let config = self.base.config();
         let graph = self.base.graph();

@@ -1,11 +1,14 @@
 //! The immutable base.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use slm_format::{ContentHash, Encoding};
+use slm_format::{ContentHash, ContentHasher, Encoding};
 use slm_manifest::{BaseId, ModelConfig, TensorIdentity, TokenizerId};
 use slm_overlay::BaseShape;
-use slm_quant::{Executor, Kernels, QMatrix};
+use slm_quant::layout::{self, AlignedBytes, STRIP_ROWS};
+use slm_quant::{Executor, Kernels, Layout, QMatrix, QuantError};
 
 use crate::chat::ChatTemplate;
 use crate::error::{ModelError, RuntimeError};
@@ -183,7 +186,7 @@ impl Base {
 
     /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
-        (0..self.tensors.len()).map(|at| self.tensor_bytes(at).len() as u64).sum()
+        (0..self.tensors.len()).map(|at| self.stored_bytes(at).len() as u64).sum()
     }
 
     /// How many tensors there are of each encoding, in the order of ggml's type numbers.
@@ -219,15 +222,69 @@ impl Base {
         }
     }
 
-    /// The bytes of tensor `at`, in ggml order.
-    pub fn tensor_bytes(&self, at: usize) -> &[u8] {
+    /// The bytes of tensor `at`, in ggml order; a copy where they stand interleaved.
+    pub fn tensor_bytes(&self, at: usize) -> Cow<'_, [u8]> {
+        let tensor = &self.tensors[at].source;
+        let bytes = self.stored_bytes(at);
+        if tensor.layout == Layout::RowMajor {
+            return Cow::Borrowed(bytes);
+        }
+        let mut rows = vec![0; bytes.len()];
+        let (n_rows, cols) = rows_and_cols(tensor);
+        layout::deinterleave(tensor.encoding, n_rows, cols, bytes, &mut rows)
+            .expect("BUG: a checked matrix changed its length");
+        Cow::Owned(rows)
+    }
+
+    /// The bytes of tensor `at` interleaved; `None` where its encoding has no such layout.
+    pub(crate) fn interleaved_bytes(&self, at: usize) -> Option<Cow<'_, [u8]>> {
+        let tensor = &self.tensors[at].source;
+        if !is_worth_interleaving(tensor) {
+            return None;
+        }
+        let bytes = self.stored_bytes(at);
+        if tensor.layout == Layout::Interleaved {
+            return Some(Cow::Borrowed(bytes));
+        }
+        Some(Cow::Owned(interleave(tensor, bytes).to_vec()))
+    }
+
+    /// This base with the rows of every matrix interleaved, which the kernels read fastest: what stands so already stays in place, the rest is
+    /// copied. The identity stays: the same bytes in another order.
+    ///
+    /// `release` is told the range of the file that each copied tensor was in, so that a mapped file need not stay in memory beside the copies.
+    pub fn interleaved(
+        mut self,
+        exec: &dyn Executor,
+        release: &(dyn Fn(Range<usize>) + Sync),
+    ) -> Base {
+        let copies = parallel_for(exec, self.tensors.len(), &|at| {
+            let tensor = &self.tensors[at].source;
+            if tensor.layout == Layout::Interleaved || !is_worth_interleaving(tensor) {
+                return None;
+            }
+            let copy = Arc::new(interleave(tensor, self.stored_bytes(at)));
+            if let TensorBytes::InFile { offset, len } = tensor.bytes {
+                release(offset..offset + len);
+            }
+            Some(copy)
+        });
+        for (tensor, copy) in self.tensors.iter_mut().zip(copies) {
+            if let Some(bytes) = copy {
+                tensor.source.layout = Layout::Interleaved;
+                tensor.source.bytes = TensorBytes::Aligned(bytes);
+            }
+        }
+        self
+    }
+
+    fn stored_bytes(&self, at: usize) -> &[u8] {
         bytes_of(&self.tensors[at].source, (*self.bytes).as_ref())
     }
 
     /// The matrix behind a handle.
     pub fn matrix(&self, matrix: MatrixRef) -> QMatrix<'_> {
-        let tensor = &self.tensors[matrix.0];
-        matrix_of(&tensor.source, self.tensor_bytes(matrix.0))
+        matrix_of(&self.tensors[matrix.0].source, self.stored_bytes(matrix.0))
             .expect("BUG: a checked matrix changed its length")
     }
 
@@ -244,8 +301,10 @@ impl Base {
     /// Hashes the weights as they are in memory now and returns the identity that they give. Equal to [`Base::id`] for as long as nothing
     /// outside has written to the bytes.
     pub fn rehash(&self, exec: &dyn Executor) -> BaseId {
-        let hashes =
-            parallel_for(exec, self.tensors.len(), &|at| ContentHash::of(self.tensor_bytes(at)));
+        let hashes = parallel_for(exec, self.tensors.len(), &|at| {
+            in_ggml_order(&self.tensors[at].source, self.stored_bytes(at), &mut |_, _, _| Ok(()))
+                .expect("BUG: a checked matrix changed its length")
+        });
         let identities: Vec<TensorIdentity> = identities(&self.tensors)
             .into_iter()
             .zip(hashes)
@@ -306,28 +365,89 @@ fn examine(
 ) -> Result<Vec<ContentHash>, RuntimeError> {
     parallel_for(exec, tensors.len(), &|at| {
         let tensor = &tensors[at];
-        let bytes = bytes_of(tensor, file);
-        matrix_of(tensor, bytes)?.check_scales()?;
-        Ok(ContentHash::of(bytes))
+        let (_, cols) = rows_and_cols(tensor);
+        let hash = in_ggml_order(tensor, bytes_of(tensor, file), &mut |first, n_rows, rows| {
+            let piece = QMatrix::new(tensor.encoding, n_rows, cols, rows)?;
+            piece.check_scales().map_err(|error| in_whole(error, first))
+        })?;
+        Ok(hash)
     })
     .into_iter()
     .collect()
+}
+
+/// Rows of an interleaved matrix that are brought back to ggml order at a time, so that the piece stays in the cache.
+const ROWS_AT_A_TIME: usize = 8 * STRIP_ROWS;
+
+/// Hashes a tensor in ggml order, through the inverse permutation where it is interleaved, and shows each piece (its first row, its
+/// rows, their bytes) to `look`.
+fn in_ggml_order(
+    tensor: &SourceTensor,
+    bytes: &[u8],
+    look: &mut dyn FnMut(usize, usize, &[u8]) -> Result<(), QuantError>,
+) -> Result<ContentHash, QuantError> {
+    let matrix = matrix_of(tensor, bytes)?;
+    let (n_rows, cols) = (matrix.rows(), matrix.cols());
+    if matrix.layout() == Layout::RowMajor {
+        look(0, n_rows, bytes)?;
+        return Ok(ContentHash::of(bytes));
+    }
+    let row_bytes = bytes.len() / n_rows;
+    let mut hasher = ContentHasher::new();
+    let mut piece = vec![0; ROWS_AT_A_TIME.min(n_rows) * row_bytes];
+    for (at, stored) in bytes.chunks(ROWS_AT_A_TIME * row_bytes).enumerate() {
+        let piece = &mut piece[..stored.len()];
+        let n_rows = stored.len() / row_bytes;
+        layout::deinterleave(tensor.encoding, n_rows, cols, stored, piece)?;
+        look(at * ROWS_AT_A_TIME, n_rows, piece)?;
+        hasher.update(piece);
+    }
+    Ok(hasher.finish())
+}
+
+/// An error of a piece, told of the whole matrix.
+fn in_whole(error: QuantError, first: usize) -> QuantError {
+    match error {
+        QuantError::NonFiniteScale { encoding, row, block } => {
+            QuantError::NonFiniteScale { encoding, row: first + row, block }
+        }
+        other => other,
+    }
+}
+
+/// A matrix of at least one strip in an encoding that has the layout.
+fn is_worth_interleaving(tensor: &SourceTensor) -> bool {
+    layout::is_interleavable(tensor.encoding) && rows_and_cols(tensor).0 >= STRIP_ROWS
+}
+
+fn interleave(tensor: &SourceTensor, bytes: &[u8]) -> AlignedBytes {
+    let (n_rows, cols) = rows_and_cols(tensor);
+    let mut strips = AlignedBytes::zeroed(bytes.len());
+    layout::interleave(tensor.encoding, n_rows, cols, bytes, &mut strips)
+        .expect("BUG: a checked matrix changed its length");
+    strips
 }
 
 fn bytes_of<'a>(tensor: &'a SourceTensor, file: &'a [u8]) -> &'a [u8] {
     match &tensor.bytes {
         TensorBytes::InFile { offset, len } => &file[*offset..*offset + *len],
         TensorBytes::Owned(bytes) => bytes,
+        TensorBytes::Aligned(bytes) => bytes,
     }
 }
 
-fn matrix_of<'a>(
-    tensor: &SourceTensor,
-    bytes: &'a [u8],
-) -> Result<QMatrix<'a>, slm_quant::QuantError> {
+fn rows_and_cols(tensor: &SourceTensor) -> (usize, usize) {
     let cols = tensor.shape.first().copied().unwrap_or(1);
     let rows: u64 = tensor.shape.iter().skip(1).product();
-    QMatrix::new(tensor.encoding, rows as usize, cols as usize, bytes)
+    (rows as usize, cols as usize)
+}
+
+fn matrix_of<'a>(tensor: &SourceTensor, bytes: &'a [u8]) -> Result<QMatrix<'a>, QuantError> {
+    let (rows, cols) = rows_and_cols(tensor);
+    match tensor.layout {
+        Layout::RowMajor => QMatrix::new(tensor.encoding, rows, cols, bytes),
+        Layout::Interleaved => QMatrix::new_interleaved(tensor.encoding, rows, cols, bytes),
+    }
 }
 
 fn decode_norm(

@@ -1,9 +1,12 @@
 //! GGUF metadata to a model configuration. Every key of the architecture is applied, known to change nothing, or refused by name.
 
+use std::borrow::Cow;
+
 use slm_format::Limits;
 use slm_format::gguf::{self, Gguf, Metadata, RawMetadata, Value};
 use slm_manifest::ModelConfig;
 use slm_manifest::config::{Architecture, ConfigError, RawModelConfig};
+use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
@@ -62,6 +65,7 @@ pub(crate) fn read(bytes: &Bytes, limits: &Limits) -> Result<SourceModel, Runtim
             name: tensor.name.to_owned(),
             encoding: tensor.encoding,
             shape: tensor.shape.clone(),
+            layout: Layout::RowMajor,
             bytes: range_in(file, tensor.data),
         })
         .collect();
@@ -80,15 +84,17 @@ pub(crate) fn write(base: &Base, out: &mut dyn std::io::Write) -> Result<(), Run
     let metadata =
         base.gguf_metadata().ok_or(ModelError::SectionMissing { section: "source metadata" })?;
     let (metadata, _) = RawMetadata::from_bytes(metadata, &Limits::STANDARD)?;
+    let bytes: Vec<Cow<'_, [u8]>> =
+        (0..base.tensors().len()).map(|at| base.tensor_bytes(at)).collect();
     let tensors: Vec<gguf::TensorSource<'_>> = base
         .tensors()
         .iter()
-        .enumerate()
-        .map(|(at, tensor)| gguf::TensorSource {
+        .zip(&bytes)
+        .map(|(tensor, data)| gguf::TensorSource {
             name: tensor.name(),
             shape: tensor.shape(),
             encoding: tensor.encoding(),
-            data: base.tensor_bytes(at),
+            data,
         })
         .collect();
     gguf::write_raw(out, &metadata, &tensors)?;

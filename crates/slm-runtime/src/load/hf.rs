@@ -8,6 +8,7 @@ use slm_format::safetensors::SafeTensors;
 use slm_format::{Encoding, Limits};
 use slm_manifest::ModelConfig;
 use slm_manifest::config::{Architecture, RawModelConfig};
+use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::{SourceModel, SourceTensor, TensorBytes};
@@ -86,7 +87,13 @@ pub(crate) fn read(files: &HfFiles<'_>, limits: &Limits) -> Result<SourceModel, 
             })?;
             let shape: Vec<u64> = tensor.shape.iter().rev().copied().collect();
             let bytes = normal_rows(&name, &config, encoding, &shape, tensor.data);
-            tensors.push(SourceTensor { name, encoding, shape, bytes: TensorBytes::Owned(bytes) });
+            tensors.push(SourceTensor {
+                name,
+                encoding,
+                shape,
+                layout: Layout::RowMajor,
+                bytes: TensorBytes::Owned(bytes),
+            });
         }
     }
     tensors.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,9 +1,10 @@
 //! Bases in our container: written once, opened in place.
 
 use serde::{Deserialize, Serialize};
-use slm_format::container::{Container, ContainerWriter, SectionKind};
+use slm_format::container::{Container, ContainerWriter, SectionKind, TensorLayout};
 use slm_format::{ContentHash, Limits};
 use slm_manifest::ModelConfig;
+use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
@@ -45,6 +46,10 @@ pub(crate) fn read(
             name: tensor.name.to_owned(),
             encoding: tensor.encoding,
             shape: tensor.shape.clone(),
+            layout: match tensor.layout {
+                TensorLayout::Rows => Layout::RowMajor,
+                TensorLayout::Interleaved16 => Layout::Interleaved,
+            },
             bytes: range_in(file, tensor.data),
         })
         .collect();
@@ -79,7 +84,21 @@ pub(crate) fn write(base: &Base, out: &mut dyn std::io::Write) -> Result<(), Run
         writer.section(SectionKind::SourceMetadata, metadata)?;
     }
     for (at, tensor) in base.tensors().iter().enumerate() {
-        writer.tensor(tensor.name(), tensor.encoding(), tensor.shape(), base.tensor_bytes(at))?;
+        match base.interleaved_bytes(at) {
+            Some(bytes) => writer.interleaved_tensor(
+                tensor.name(),
+                tensor.encoding(),
+                tensor.shape(),
+                tensor.content(),
+                bytes,
+            )?,
+            None => writer.tensor(
+                tensor.name(),
+                tensor.encoding(),
+                tensor.shape(),
+                base.tensor_bytes(at),
+            )?,
+        };
     }
     writer.write_to(out)?;
     Ok(())

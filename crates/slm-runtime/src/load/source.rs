@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use slm_format::Encoding;
 use slm_manifest::ModelConfig;
+use slm_quant::Layout;
+use slm_quant::layout::AlignedBytes;
 
 use crate::tokenizer::TokenizerSpec;
 
@@ -22,6 +24,8 @@ pub enum TensorBytes {
     },
     /// In memory of their own, because the file had another row order.
     Owned(Arc<[u8]>),
+    /// In memory of their own, 64-aligned, because the rows were interleaved at load.
+    Aligned(Arc<AlignedBytes>),
 }
 
 /// One tensor under its canonical name.
@@ -33,7 +37,9 @@ pub struct SourceTensor {
     pub encoding: Encoding,
     /// Dimensions, innermost first.
     pub shape: Vec<u64>,
-    /// Its bytes in ggml order.
+    /// How the rows stand in `bytes`.
+    pub layout: Layout,
+    /// Its bytes.
     pub bytes: TensorBytes,
 }
 

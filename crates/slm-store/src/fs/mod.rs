@@ -2,6 +2,7 @@
 
 mod mmap;
 
+use core::ops::Range;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,19 @@ pub struct FsBlob(Bytes);
 enum Bytes {
     Mapped(Mmap),
     Read(Vec<u8>),
+}
+
+impl FsBlob {
+    /// Lets go of the memory behind `range`, where it is mapped: for bytes that were copied elsewhere and will hardly be read again. They
+    /// can be read again; the system then reads the file once more.
+    pub fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(mapped) = &self.0 {
+            mmap::release(mapped, range);
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
 }
 
 /// A file being written.
