@@ -7,8 +7,9 @@ use std::sync::Arc;
 use common::bend::Bend;
 use common::{
     Bits, HfFolder, LIMITS, Medium, NOW, Stock, active_bits, bits_of, blob_path, code, compose,
-    composition, open, runtime, stocked, tiny,
+    composition, name, open, runtime, stocked, tiny,
 };
+use slm_format::gguf::Value;
 use slm_format::{Digest, Encoding};
 use slm_golden::TINY_Q8_0;
 use slm_manifest::Manifest;
@@ -110,14 +111,74 @@ fn importing_again_gives_the_same_blobs<S: Medium>(storage: S) {
     assert_eq!(active_bits(&again), bits);
     // And once more in the same store: nothing changes.
     let files = again.store().storage().files();
-    let base = again.load_base(&tiny(), &common::name("tiny"), false).expect("an import");
+    let base = again.load_base(&tiny(), &name("tiny"), false).expect("an import");
     assert!(!base.changed);
     assert!(!common::import(&again, "kjv", "tiny").expect("an import").changed);
     assert!(!compose(&again, "pair", &PAIR).changed);
     assert_eq!(again.store().storage().files(), files);
 }
 
+/// The same weights with another tokenizer are the same base and another composition; neither gets the other's tokenizer, whatever is
+/// resident.
+fn a_base_with_two_tokenizers<S: Medium>(storage: S) {
+    let bend = Bend::of(TINY_Q8_0).set("tokenizer.ggml.eos_token_id", Value::U32(1));
+    let other = open(&bend.to_bytes()).expect("a base");
+    assert_eq!(other.id(), tiny().id());
+    assert_ne!(other.tokenizer_id(), tiny().tokenizer_id());
+    let (first, stock) = stocked(storage);
+    let imported = first.load_base(&other, &name("other"), false).expect("an import");
+    assert_eq!((imported.base, imported.tokenizer), (tiny().id(), other.tokenizer_id()));
+    assert_ne!(imported.blob, stock.base.blob);
+    let a = compose(&first, "a", &[("kjv", 1.0)]);
+    let b = first.compose(&name("b"), "other", &[("kjv", 1.0)], NOW, false).expect("a composition");
+    assert_ne!(a.composition, b.composition);
+    assert_eq!(b.manifest.tokenizer_id, other.tokenizer_id());
+    let mut bits = Vec::new();
+    for (composed, tokenizer, eos) in [
+        (&a, tiny().tokenizer_id(), tiny().tokenizer().expect("a tokenizer").eos_ids().to_vec()),
+        (&b, other.tokenizer_id(), vec![1]),
+        (&a, tiny().tokenizer_id(), tiny().tokenizer().expect("a tokenizer").eos_ids().to_vec()),
+    ] {
+        let document = Reference::Manifest(composed.manifest.to_canonical_json());
+        let activation = first.activate_composition(&document, NOW).expect("active");
+        assert_eq!(activation.composition, composed.composition);
+        let info = first.query_tokenizer_info().expect("a tokenizer");
+        assert_eq!((info.tokenizer, info.eos), (tokenizer, eos));
+        bits.push(active_bits(&first));
+    }
+    assert!(bits[0] == bits[1] && bits[1] == bits[2], "a tokenizer is no arithmetic");
+    // Without names, the blob with the tokenizer is found; without that blob, the other one says why it will not do.
+    let storage = MemStorage::new();
+    let files = first.store().storage().files();
+    for blob in [stock.base.blob, imported.blob, stock.kjv.blob] {
+        storage.put(&blob_path(blob), &files[&blob_path(blob)]);
+    }
+    let document = Reference::Manifest(b.manifest.to_canonical_json());
+    runtime(storage.clone()).activate_composition(&document, NOW).expect("active");
+    storage.delete(&blob_path(imported.blob));
+    assert_eq!(code(runtime(storage).activate_composition(&document, NOW)), "tokenizer-mismatch");
+}
+
+/// A manifest's list of encodings is in one order however many there are.
+fn a_base_of_several_encodings<S: Medium>(storage: S) {
+    let mut bend = Bend::of(TINY_Q8_0);
+    let norm = bend.tensor("output_norm.weight");
+    norm.encoding = Encoding::F16;
+    norm.data = [0x00, 0x3c].repeat(256).into();
+    let base = open(&bend.to_bytes()).expect("a base");
+    assert_eq!(base.quantization().len(), 3);
+    let fresh = runtime(storage);
+    fresh.load_base(&base, &name("mixed"), false).expect("an import");
+    let composed = fresh.compose(&name("bare"), "mixed", &[], NOW, false).expect("a composition");
+    let text = Reference::Text("bare".to_owned());
+    let activation = fresh.activate_composition(&text, NOW).expect("active");
+    assert_eq!(activation.composition, composed.composition);
+    assert_eq!(active_bits(&fresh), bits_of(&composition(&Arc::new(base), &[])));
+}
+
 on_both_media!(
+    a_base_with_two_tokenizers,
+    a_base_of_several_encodings,
     a_toml_manifest_and_its_blobs_are_enough,
     a_json_manifest_and_its_blobs_are_enough,
     every_blob_is_needed,
@@ -180,8 +241,7 @@ fn gguf_and_slm_are_one_base() {
 #[test]
 fn only_what_is_computed_makes_the_id() {
     let same = {
-        let mut bend =
-            Bend::of(TINY_Q8_0).set("general.name", slm_format::gguf::Value::Str("another name"));
+        let mut bend = Bend::of(TINY_Q8_0).set("general.name", Value::Str("another name"));
         bend.tensors.reverse();
         open(&bend.to_bytes()).expect("the tiny model")
     };
@@ -194,7 +254,7 @@ fn only_what_is_computed_makes_the_id() {
     };
     assert_ne!(other.id(), tiny().id());
     let eps = "llama.attention.layer_norm_rms_epsilon";
-    let other = Bend::of(TINY_Q8_0).set(eps, slm_format::gguf::Value::F32(2e-5));
+    let other = Bend::of(TINY_Q8_0).set(eps, Value::F32(2e-5));
     assert_ne!(open(&other.to_bytes()).expect("another epsilon").id(), tiny().id());
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use slm_format::Digest;
-use slm_format::container::Container;
+use slm_format::container::{Container, SectionKind};
+use slm_format::{Digest, Limits};
 use slm_manifest::{
     AdapterEntry, AdapterId, BaseId, Manifest, Name, Provenance, QuantizationEntry, RawManifest,
-    RuntimeTag,
+    RuntimeTag, TokenizerId,
 };
 use slm_overlay::{Adapter, BoundAdapter};
 use slm_store::{NameKind, NameRecord, Storage};
@@ -55,6 +55,17 @@ impl<S: Storage> Runtime<S> {
                 manifest_digest: record.blob,
                 changed: false,
             });
+        }
+        if let Some(record) = existing
+            && !replace
+        {
+            // Before the manifest is stored, so that a refusal leaves nothing behind.
+            return Err(slm_store::StoreError::NameTaken {
+                kind: NameKind::Composition,
+                name: name.clone(),
+                current: record.id,
+            }
+            .into());
         }
         let manifest_digest = self.put_manifest(&lock, &manifest)?;
         let record = NameRecord { id: composition.id().digest(), blob: manifest_digest };
@@ -114,7 +125,9 @@ impl<S: Storage> Runtime<S> {
             return Err(ActivationError::PlanUnsupported.into());
         }
         let id = manifest.base_model_hash;
-        let base = self.find_base(id)?.ok_or(ActivationError::BaseAbsent { base: id })?;
+        let base = self
+            .find_base(id, Some(manifest.tokenizer_id))?
+            .ok_or(ActivationError::BaseAbsent { base: id })?;
         if base.tokenizer_id() != manifest.tokenizer_id {
             return Err(ActivationError::TokenizerMismatch {
                 expected: manifest.tokenizer_id,
@@ -132,38 +145,49 @@ impl<S: Storage> Runtime<S> {
         Ok(Arc::new(Composition::new(base, stack)?))
     }
 
-    /// The base of this id: resident, by a name, or by looking into every blob.
-    pub(super) fn find_base(&self, id: BaseId) -> Result<Option<Arc<Base>>, RuntimeError> {
+    /// The base of this id: by a name, or by looking into every blob. Where `tokenizer` is given, one with that tokenizer before any other.
+    pub(super) fn find_base(
+        &self,
+        id: BaseId,
+        tokenizer: Option<TokenizerId>,
+    ) -> Result<Option<Arc<Base>>, RuntimeError> {
+        let fits = |base: &Base| tokenizer.is_none_or(|wanted| wanted == base.tokenizer_id());
+        let mut other = None;
         for (_, record) in self.store.names(NameKind::Base)? {
             if let Ok(record) = record
                 && record.id == id.digest()
             {
-                return self.open_base(id, Some(record.blob)).map(Some);
+                let base = self.open_base(id, record.blob)?;
+                if fits(&base) {
+                    return Ok(Some(base));
+                }
+                other = Some(base);
             }
         }
-        let found = self
-            .store
-            .find_blob(&|bytes| crate::load::peek_base_id(bytes, &self.limits) == Some(id))?;
-        found.map(|blob| self.open_base(id, Some(blob))).transpose()
+        let is_base = |bytes: &[u8]| crate::load::peek_base_id(bytes, &self.limits) == Some(id);
+        let found = self.store.find_blob(&|bytes| {
+            is_base(bytes)
+                && tokenizer.is_none_or(|wanted| has_tokenizer(bytes, wanted, &self.limits))
+        })?;
+        if let Some(blob) = found {
+            return self.open_base(id, blob).map(Some);
+        }
+        if other.is_some() {
+            return Ok(other);
+        }
+        self.store.find_blob(&is_base)?.map(|blob| self.open_base(id, blob)).transpose()
     }
 
     /// Opens a base blob, or takes the resident one after hashing its weights again.
-    pub(super) fn open_base(
-        &self,
-        id: BaseId,
-        blob: Option<Digest>,
-    ) -> Result<Arc<Base>, RuntimeError> {
-        if let Some(base) = self.resident.base(id) {
+    pub(super) fn open_base(&self, id: BaseId, blob: Digest) -> Result<Arc<Base>, RuntimeError> {
+        if let Some(base) = self.resident.base(blob) {
             let found = base.rehash(&*self.engine.exec);
             if found != id {
-                if let Some(blob) = blob {
-                    self.store.verify_blob(blob)?;
-                }
+                self.store.verify_blob(blob)?;
                 return Err(ModelError::BaseMismatch { expected: id, found }.into());
             }
             return Ok(base);
         }
-        let blob = blob.ok_or(ActivationError::BaseAbsent { base: id })?;
         let bytes = self.store.blob(blob)?;
         let opened = Base::open_slm(bytes, &self.limits, self.engine.kernels, &*self.engine.exec);
         let base = match opened.and_then(|base| Ok(Arc::new(base).expect_id(id)?)) {
@@ -174,7 +198,7 @@ impl<S: Storage> Runtime<S> {
                 return Err(error);
             }
         };
-        self.resident.keep_base(&base);
+        self.resident.keep_base(blob, &base);
         Ok(base)
     }
 
@@ -297,6 +321,15 @@ impl<S: Storage> Runtime<S> {
 }
 
 /// In the order that a checked manifest has: by scheme.
+/// Whether the `.slm` file in `bytes` says that it holds this tokenizer; opening it checks the claim.
+fn has_tokenizer(bytes: &[u8], wanted: TokenizerId, limits: &Limits) -> bool {
+    Container::open(bytes, limits).is_ok_and(|container| {
+        container
+            .section(SectionKind::Tokenizer)
+            .is_some_and(|section| TokenizerId::of_canonical(section.bytes()) == wanted)
+    })
+}
+
 fn quantization(base: &Base) -> Vec<QuantizationEntry> {
     let mut entries: Vec<QuantizationEntry> = base
         .quantization()

@@ -1,8 +1,9 @@
 //! `load_base` and `load_adapter`: from files into the store.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 
-use slm_format::Digest;
+use slm_format::{Digest, DigestWriter};
 use slm_manifest::{BaseId, Name};
 use slm_overlay::Adapter;
 use slm_overlay::peft::BindingReport;
@@ -36,10 +37,9 @@ impl<S: Storage> Runtime<S> {
         replace: bool,
     ) -> Result<ImportedBase, RuntimeError> {
         let lock = self.store.lock()?;
-        self.refuse_taken(NameKind::Base, name, base.id().digest(), replace)?;
-        let blob = self
-            .store
-            .put_blob(&lock, &mut |out| base.write_slm(out).map_err(std::io::Error::other))?;
+        let write = |out: &mut dyn Write| base.write_slm(out).map_err(io::Error::other);
+        self.refuse_taken(NameKind::Base, name, base.id().digest(), &write, replace)?;
+        let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
         let record = NameRecord { id: base.id().digest(), blob };
         let changed = self.store.set_name(&lock, NameKind::Base, name, &record, replace)?;
         Ok(ImportedBase { base: base.id(), tokenizer: base.tokenizer_id(), blob, changed })
@@ -74,32 +74,41 @@ impl<S: Storage> Runtime<S> {
         // Binding is what activation will do; it must work before anything is stored.
         Arc::clone(&adapter).bind(base.id(), &base.shape())?;
         let lock = self.store.lock()?;
-        self.refuse_taken(NameKind::Adapter, name, adapter.id().digest(), replace)?;
-        let blob = self.store.put_blob(&lock, &mut |out| {
-            write_adapter(&adapter, base.id(), out).map_err(std::io::Error::other)
-        })?;
+        let write =
+            |out: &mut dyn Write| write_adapter(&adapter, base.id(), out).map_err(io::Error::other);
+        self.refuse_taken(NameKind::Adapter, name, adapter.id().digest(), &write, replace)?;
+        let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
         let record = NameRecord { id: adapter.id().digest(), blob };
         let changed = self.store.set_name(&lock, NameKind::Adapter, name, &record, replace)?;
         Ok(ImportedAdapter { adapter: adapter.id(), base: base.id(), blob, report, changed })
     }
 
-    /// Before a large blob is written, not after: a taken name refuses the import.
-    fn refuse_taken(
+    /// Before a blob is written, not after: a taken name refuses the import. One identity can stand in two blobs (a base with another
+    /// tokenizer, an adapter bound to another base), so where the identity is the same the blob's digest is worked out as well.
+    pub(super) fn refuse_taken(
         &self,
         kind: NameKind,
         name: &Name,
         id: Digest,
+        write: &dyn Fn(&mut dyn Write) -> io::Result<()>,
         replace: bool,
     ) -> Result<(), RuntimeError> {
-        match self.store.name(kind, name)? {
-            Some(record) if record.id != id && !replace => Err(slm_store::StoreError::NameTaken {
-                kind,
-                name: name.clone(),
-                current: record.id,
-            }
-            .into()),
-            _ => Ok(()),
+        if replace {
+            return Ok(());
         }
+        let Some(record) = self.store.name(kind, name)? else { return Ok(()) };
+        if record.id == id {
+            let mut hashing = Hashing(DigestWriter::new());
+            write(&mut hashing).map_err(|error| slm_store::StoreError::Source {
+                kind: error.kind(),
+                message: error.to_string(),
+            })?;
+            if hashing.0.finish() == record.blob {
+                return Ok(());
+            }
+        }
+        let (name, current) = (name.clone(), record.id);
+        Err(slm_store::StoreError::NameTaken { kind, name, current }.into())
     }
 
     /// The base that a name or an id means, opened and verified.
@@ -111,12 +120,12 @@ impl<S: Storage> Runtime<S> {
             Ok(id) => id,
             Err(_) => match self.record(NameKind::Base, reference)? {
                 Some(record) => {
-                    return self.open_base(BaseId::from_digest(record.id), Some(record.blob));
+                    return self.open_base(BaseId::from_digest(record.id), record.blob);
                 }
                 None => return Err(not_found("base", reference)),
             },
         };
-        self.find_base(id)?.ok_or_else(|| not_found("base", reference))
+        self.find_base(id, None)?.ok_or_else(|| not_found("base", reference))
     }
 
     /// The record under a name; text that is no name has none.
@@ -134,4 +143,18 @@ impl<S: Storage> Runtime<S> {
 
 pub(super) fn not_found(kind: &'static str, name: &str) -> RuntimeError {
     ActivationError::NotFound { kind, name: name.chars().take(160).collect() }.into()
+}
+
+/// Takes what is written for its digest alone.
+struct Hashing(DigestWriter);
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

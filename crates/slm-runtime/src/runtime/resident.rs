@@ -12,19 +12,20 @@ use crate::load::Base;
 /// Weak references: residency ends with the last composition that uses a thing.
 #[derive(Default)]
 pub(super) struct Resident {
-    bases: Mutex<HashMap<BaseId, Weak<Base>>>,
+    /// By blob, not by identity: a base may be stored with two tokenizers.
+    bases: Mutex<HashMap<Digest, Weak<Base>>>,
     adapters: Mutex<HashMap<(BaseId, AdapterId, Digest), Weak<BoundAdapter>>>,
 }
 
 impl Resident {
-    pub(super) fn base(&self, id: BaseId) -> Option<Arc<Base>> {
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    pub(super) fn base(&self, blob: Digest) -> Option<Arc<Base>> {
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner).get(&blob)?.upgrade()
     }
 
-    pub(super) fn keep_base(&self, base: &Arc<Base>) {
+    pub(super) fn keep_base(&self, blob: Digest, base: &Arc<Base>) {
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         bases.retain(|_, base| base.strong_count() > 0);
-        bases.insert(base.id(), Arc::downgrade(base));
+        bases.insert(blob, Arc::downgrade(base));
     }
 
     pub(super) fn adapter(
