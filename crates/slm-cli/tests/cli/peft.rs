@@ -20,8 +20,11 @@ fn bend_config(folder: &str, from: &str, to: &str) {
     std::fs::write(path, text.replacen(from, to, 1)).expect("the configuration is written");
 }
 
-/// Writes the factors again, each through `bend`: `None` leaves it out.
-fn bend_weights(folder: &str, bend: &dyn Fn(&str, &mut Vec<usize>, Vec<u8>) -> Option<Vec<u8>>) {
+/// A tensor's name, its shape, which may be changed, and its bytes, to its bytes; `None` leaves it out.
+type Bend<'a> = &'a dyn Fn(&str, &mut Vec<usize>, Vec<u8>) -> Option<Vec<u8>>;
+
+/// Writes the factors again, each through `bend`.
+fn bend_weights(folder: &str, bend: Bend<'_>) {
     let path = Path::new(folder).join("adapter_model.safetensors");
     let bytes = std::fs::read(&path).expect("the factors");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
