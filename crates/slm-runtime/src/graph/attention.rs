@@ -89,31 +89,24 @@ fn one_query(
     scale: f32,
     kernels: Kernels,
 ) {
-    let head_dim = q.len();
     let KvPlace { first_seen, width, kv_at } = place;
     for span in spans.clone() {
         let scores = &mut scores[span.first_position as usize - first_seen..][..span.n as usize];
-        for (i, score) in scores.iter_mut().enumerate() {
-            let at = i * width + kv_at;
-            let dot = match span.k {
-                KvRows::F16(k) => kernels.dot16_f16(q, &k[at..at + head_dim]),
-                KvRows::F32(k) => kernels.dot16(q, &k[at..at + head_dim]),
-            };
-            *score = dot * scale;
+        match span.k {
+            KvRows::F16(k) => kernels.dots16_f16(scores, q, &k[kv_at..], width),
+            KvRows::F32(k) => kernels.dots16(scores, q, &k[kv_at..], width),
         }
     }
+    kernels.scale(scores, scale);
     let max = kernels.max(scores);
     kernels.exp_sub(scores, max);
     let total = kernels.sum16(scores);
     out.fill(0.0);
     for span in spans {
         let scores = &scores[span.first_position as usize - first_seen..][..span.n as usize];
-        for (i, &e) in scores.iter().enumerate() {
-            let at = i * width + kv_at;
-            match span.v {
-                KvRows::F16(v) => kernels.axpy_f16(out, e, &v[at..at + head_dim]),
-                KvRows::F32(v) => kernels.axpy(out, e, &v[at..at + head_dim]),
-            }
+        match span.v {
+            KvRows::F16(v) => kernels.weighted_sum_f16(out, scores, &v[kv_at..], width),
+            KvRows::F32(v) => kernels.weighted_sum(out, scores, &v[kv_at..], width),
         }
     }
     kernels.div(out, total);
