@@ -48,6 +48,14 @@ impl Output {
         }
     }
 
+    /// Asks for a line, where somebody may see it.
+    pub(crate) fn prompt(&self) {
+        if !self.quiet && !self.json && std::io::stdin().is_terminal() {
+            let mut err = std::io::stderr().lock();
+            let _ = err.write_all(b"> ").and_then(|()| err.flush());
+        }
+    }
+
     /// Prints an error; the process then ends with its status.
     pub(crate) fn error(&self, error: &CliError) {
         if self.json {

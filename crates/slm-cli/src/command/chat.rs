@@ -39,7 +39,10 @@ pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
     if stdin.is_terminal() {
         world.output.note(&format!("composition {}\nend with ctrl-D", composition.id()));
     }
-    for line in stdin.lock().lines() {
+    let mut lines = stdin.lock().lines();
+    loop {
+        world.output.prompt();
+        let Some(line) = lines.next() else { break };
         let line = line.map_err(|error| CliError::io("standard input", error))?;
         messages.push(ChatMessage::new("user", line.clone()));
         let ids = chat_ids(&composition, &messages)?;

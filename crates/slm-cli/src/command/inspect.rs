@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use slm_format::Digest;
 use slm_format::container::Container;
 use slm_format::safetensors::SafeTensors;
-use slm_manifest::Manifest;
+use slm_manifest::{Manifest, Name};
 use slm_runtime::error::ModelError;
 use slm_runtime::load::{Bytes, ModelFormat};
 use slm_store::NameKind;
@@ -51,6 +52,10 @@ pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<
 
 /// What a name or an id in the store holds.
 fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
+    // What cannot be a name or an id is a path, and needs no store.
+    if what.parse::<Name>().is_err() && what.parse::<Digest>().is_err() {
+        return Ok(None);
+    }
     let runtime = match world.runtime(engine(None, None)?) {
         Ok(runtime) => runtime,
         // A file can be looked into without a store.

@@ -220,6 +220,10 @@ fn eight_is_input_and_output() {
         let ran = finish(slm().args(args).args(["--json", "--store", &file]));
         assert_eq!((ran.exit, ran.error_code().as_str()), (8, "io"), "{args:?}");
     }
+    // A file can be looked into all the same.
+    let ran =
+        finish(slm().args(["inspect", &golden("tiny-q8_0.gguf"), "--json", "--store", &file]));
+    assert_eq!(text(&ran.object(), "kind"), "base");
     let before = place.snapshot();
     let files = snapshot(place.dir.path()).map(|files| files.len());
     // A folder that is not there, a file as a folder, a folder as a file.
