@@ -379,12 +379,14 @@ fn examine(
 /// Rows of an interleaved matrix that are brought back to ggml order at a time, so that the piece stays in the cache.
 const ROWS_AT_A_TIME: usize = 8 * STRIP_ROWS;
 
-/// Hashes a tensor in ggml order, through the inverse permutation where it is interleaved, and shows each piece (its first row, its
-/// rows, their bytes) to `look`.
+/// What is shown a piece of a tensor: its first row, its rows, their bytes.
+type Look<'a> = dyn FnMut(usize, usize, &[u8]) -> Result<(), QuantError> + 'a;
+
+/// Hashes a tensor in ggml order, through the inverse permutation where it is interleaved, and shows each piece to `look`.
 fn in_ggml_order(
     tensor: &SourceTensor,
     bytes: &[u8],
-    look: &mut dyn FnMut(usize, usize, &[u8]) -> Result<(), QuantError>,
+    look: &mut Look<'_>,
 ) -> Result<ContentHash, QuantError> {
     let matrix = matrix_of(tensor, bytes)?;
     let (n_rows, cols) = (matrix.rows(), matrix.cols());
