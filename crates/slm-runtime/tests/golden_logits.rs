@@ -4,10 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Bits, bits, composition, engine, tiny, to_bits};
+use common::{Bits, LIMITS, bits, composition, engine, tiny, to_bits};
+use slm_golden::TINY_Q8_0;
 use slm_golden::vectors::{TINY_Q8_0_F32, TINY_Q8_0_INT8, Vector, VectorFile, parse};
 use slm_manifest::ExecutionProfile;
 use slm_quant::Tier;
+use slm_runtime::load::{Base, Bytes};
 use slm_runtime::{Composition, Engine, Session};
 
 /// Smaller than the prompts, odd, as large as a page, larger than either prompt.
@@ -15,9 +17,11 @@ const CHUNKS: [usize; 5] = [1, 5, 7, 64, 1000];
 const THREADS: [usize; 3] = [1, 2, 3];
 
 fn stack(vector: &Vector) -> Arc<Composition> {
-    let entries: Vec<(&str, f32)> =
-        vector.stack.iter().map(|entry| (entry.adapter.as_str(), entry.weight)).collect();
-    composition(&tiny(), &entries)
+    composition(&tiny(), &entries(vector))
+}
+
+fn entries(vector: &Vector) -> Vec<(&str, f32)> {
+    vector.stack.iter().map(|entry| (entry.adapter.as_str(), entry.weight)).collect()
 }
 
 fn file(text: &str, activations: &str, kv: &str) -> VectorFile {
@@ -86,6 +90,38 @@ fn int8_in_every_chunk() {
 #[test]
 fn f32_in_every_chunk() {
     every_chunk(&file(TINY_Q8_0_F32, "f32", "f32"), ExecutionProfile::ORACLE);
+}
+
+/// A stored base has its rows interleaved, and a GGUF file's can be brought into that order in memory: each tier must read them as it reads
+/// the file's own.
+#[test]
+fn interleaved_rows_give_the_same_bits_on_every_tier() {
+    let mut stored = Vec::new();
+    tiny().write_slm(&mut stored).expect("a .slm file");
+    let stored: Bytes = Arc::new(stored);
+    for tier in Tier::available() {
+        let engine = engine(tier, 1);
+        let exec = &*engine.exec;
+        let open =
+            |bytes: Bytes| Base::open(bytes, &LIMITS, engine.kernels, exec).expect("a model");
+        let bases =
+            [open(Arc::clone(&stored)), open(Arc::new(TINY_Q8_0)).interleaved(exec, &|_| {})];
+        for base in bases.map(Arc::new) {
+            assert_eq!((base.id(), base.rehash(exec)), (tiny().id(), tiny().id()));
+            for (text, profile) in [
+                (TINY_Q8_0_INT8, ExecutionProfile::DEFAULT),
+                (TINY_Q8_0_F32, ExecutionProfile::ORACLE),
+            ] {
+                for vector in parse(text).vectors.iter().filter(|v| v.tokens.len() == 7) {
+                    let composition = composition(&base, &entries(vector));
+                    let mut session =
+                        Session::new(composition, profile, engine.clone()).expect("a session");
+                    let found = bits(&mut session, &vector.tokens, 64);
+                    assert_eq!(found.all_blake3, vector.all_blake3, "{}, {engine:?}", vector.name);
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -63,7 +63,10 @@ fn top_1(logits: &[f32]) -> usize {
     best
 }
 
-fn each(base: &Arc<Base>, profile: ExecutionProfile, check: &dyn Fn(&str, &[f32], &[f32])) {
+/// What to hold against each other: the prompt for messages, logits found, logits expected.
+type Check = dyn Fn(&str, &[f32], &[f32]);
+
+fn each(base: &Arc<Base>, profile: ExecutionProfile, check: &Check) {
     for (file, stack) in FILES {
         let composition = composition(base, stack);
         for (i, (tokens, expected)) in prompts(file).iter().enumerate() {

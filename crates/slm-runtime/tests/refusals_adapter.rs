@@ -59,8 +59,11 @@ fn config_with(key: &str, value: Json) -> Vec<u8> {
     serde_json::to_vec(&config).expect("JSON")
 }
 
-/// The weights of kjv, a tensor at a time: `bend` gives the bytes to write, or none to leave the tensor out.
-fn weights_with(bend: &dyn Fn(&str, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+/// From a tensor's name and bytes, the bytes to write, or none to leave the tensor out.
+type BendTensor<'a> = dyn Fn(&str, &[u8]) -> Option<Vec<u8>> + 'a;
+
+/// The weights of kjv, a tensor at a time.
+fn weights_with(bend: &BendTensor<'_>) -> Vec<u8> {
     let file = SafeTensors::parse(adapter_files("kjv").1, &common::LIMITS).expect("safetensors");
     let tensors: Vec<_> = file
         .tensors()

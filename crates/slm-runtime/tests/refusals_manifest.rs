@@ -294,7 +294,7 @@ fn blobs_that_were_changed<S: Medium>(storage: S) {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
         media.put(&path, &bad);
-        refused(&runtime, &[pair.clone()], "blob-damaged", &format!("byte {at}"));
+        refused(&runtime, std::slice::from_ref(&pair), "blob-damaged", &format!("byte {at}"));
     }
     // As an adapter that is resident: its file is looked at all the same.
     media.put(&path, &good);
@@ -303,14 +303,19 @@ fn blobs_that_were_changed<S: Medium>(storage: S) {
     bad[good.len() / 2] ^= 1;
     media.put(&path, &bad);
     runtime.deactivate_adapter("python", NOW).expect("a switch that does not need it");
-    refused(&runtime, &[pair.clone()], "blob-damaged", "a resident adapter");
+    refused(&runtime, std::slice::from_ref(&pair), "blob-damaged", "a resident adapter");
     // A manifest is a blob like any other.
     media.put(&path, &good);
     let manifest = blob_path(runtime.manifest_by_reference(&pair).expect("a manifest").digest());
     let text = media.files()[&manifest].clone();
     let changed = String::from_utf8(text.clone()).expect("UTF-8").replacen("0.7", "0.8", 1);
     media.put(&manifest, changed.as_bytes());
-    refused(&runtime, &[pair.clone()], "blob-damaged", "a manifest with another weight");
+    refused(
+        &runtime,
+        std::slice::from_ref(&pair),
+        "blob-damaged",
+        "a manifest with another weight",
+    );
     media.put(&manifest, &text);
     // Importing the adapter again puts a damaged blob right.
     media.put(&path, &bad);
@@ -336,7 +341,7 @@ fn a_base_that_was_changed<S: Medium>(storage: S) {
         first.store().storage().put(&path, &bad);
         // A process that has nothing resident.
         let second = again();
-        let error = second.activate_composition(&pair, NOW).err().expect("a damaged base");
+        let error = second.activate_composition(&pair, NOW).expect_err("a damaged base");
         assert_eq!(error.code(), "blob-damaged", "byte {at}: {error}");
         assert_eq!(error.class(), ErrorClass::Damaged, "byte {at}: {error}");
         assert_eq!(code(second.active_composition()), "blob-damaged", "byte {at}");
