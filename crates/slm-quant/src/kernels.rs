@@ -263,6 +263,44 @@ impl Kernels {
         tier_call!(self, weighted_sum_f16(out, e, v, stride))
     }
 
+    /// [`Kernels::dots16`] of several queries with the same positions: query `t` starts at `q[t * query_stride]`, its scores at
+    /// `out[t * score_stride]`. The same bits as one query after the other; each cached number is loaded once for up to four queries.
+    ///
+    /// # Panics
+    /// When a query, a row or a score would lie outside its slice.
+    pub fn query_dots(&self, out: &mut [f32], q: &[f32], k: &[f32], shape: Queries) {
+        shape.check(q.len(), out.len(), k.len());
+        tier_call!(self, query_dots(out, q, k, shape))
+    }
+
+    /// [`Kernels::query_dots`] with `k` in f16 bits, widened exactly.
+    ///
+    /// # Panics
+    /// When a query, a row or a score would lie outside its slice.
+    pub fn query_dots_f16(&self, out: &mut [f32], q: &[f32], k: &[u16], shape: Queries) {
+        shape.check(q.len(), out.len(), k.len());
+        tier_call!(self, query_dots_f16(out, q, k, shape))
+    }
+
+    /// [`Kernels::weighted_sum`] of several queries over the same positions: the sums of query `t` start at `out[t * query_stride]`, its
+    /// weights at `e[t * score_stride]`. The same bits as one query after the other.
+    ///
+    /// # Panics
+    /// When a sum, a row or a weight would lie outside its slice.
+    pub fn query_sums(&self, out: &mut [f32], e: &[f32], v: &[f32], shape: Queries) {
+        shape.check(out.len(), e.len(), v.len());
+        tier_call!(self, query_sums(out, e, v, shape))
+    }
+
+    /// [`Kernels::query_sums`] with `v` in f16 bits, widened exactly.
+    ///
+    /// # Panics
+    /// When a sum, a row or a weight would lie outside its slice.
+    pub fn query_sums_f16(&self, out: &mut [f32], e: &[f32], v: &[u16], shape: Queries) {
+        shape.check(out.len(), e.len(), v.len());
+        tier_call!(self, query_sums_f16(out, e, v, shape))
+    }
+
     /// `y_i = y_i + x_i`.
     pub fn add(&self, y: &mut [f32], x: &[f32]) {
         assert_eq!(y.len(), x.len(), "lengths");
@@ -342,6 +380,39 @@ impl Kernels {
     /// One finite row to 8 bits (numerics 2).
     pub(crate) fn quantize_row(self, x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
         tier_call!(self, quantize_row(x, q, d, xsum))
+    }
+}
+
+/// Several queries over one run of cached positions; strides in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queries {
+    /// Queries: the heads of a group, or a head's tokens.
+    pub n_queries: usize,
+    /// Cached positions.
+    pub n_positions: usize,
+    /// Elements of a query, of a row of the cache and of a sum.
+    pub head_dim: usize,
+    /// From one query, or one sum, to the next.
+    pub query_stride: usize,
+    /// From one query's scores, or weights, to the next's.
+    pub score_stride: usize,
+    /// From one position's row to the next.
+    pub kv_stride: usize,
+}
+
+impl Queries {
+    fn check(&self, queries: usize, scores: usize, cached: usize) {
+        check_rows(self.n_queries, self.head_dim, queries, self.query_stride);
+        check_rows(self.n_queries, self.n_positions, scores, self.score_stride);
+        check_rows(self.n_positions, self.head_dim, cached, self.kv_stride);
+    }
+
+    /// For each query, where it starts, where its scores start and how many they are.
+    #[inline(always)]
+    pub(crate) fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
+        for t in 0..self.n_queries {
+            f(t * self.query_stride, t * self.score_stride, self.n_positions);
+        }
     }
 }
 

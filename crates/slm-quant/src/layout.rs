@@ -139,7 +139,7 @@ fn check(
 
 /// A run of a block's bytes and how it is cut.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Field {
+struct Field {
     /// First byte in the row-major block.
     at: usize,
     len: usize,
@@ -148,7 +148,8 @@ pub(crate) struct Field {
 }
 
 /// The fields of a block in the order of the interleaved layout; none where there is no such layout.
-pub(crate) fn fields(encoding: Encoding) -> &'static [Field] {
+#[inline(always)]
+fn fields(encoding: Encoding) -> &'static [Field] {
     const fn field(at: usize, end: usize, piece: usize) -> Field {
         Field { at, len: end - at, piece }
     }
@@ -169,14 +170,43 @@ pub(crate) fn fields(encoding: Encoding) -> &'static [Field] {
     }
 }
 
-/// Row `r` of an interleaved block, in the row-major order of its bytes.
-pub(crate) fn take(fields: &[Field], block: &[u8], r: usize, out: &mut [u8]) {
+/// Row `r` of `n` interleaved blocks from block `first` of a strip on, in the row-major order of its bytes.
+pub(crate) fn gather(
+    encoding: Encoding,
+    strip: &[u8],
+    first: usize,
+    n: usize,
+    r: usize,
+    out: &mut [u8],
+) {
+    // Each arm with its own constants: the pieces become single moves.
+    macro_rules! each {
+        ($($encoding:ident $unit:literal)*) => {
+            match encoding {
+                $(Encoding::$encoding => {
+                    let blocks = strip.chunks_exact(STRIP_ROWS * $unit).skip(first);
+                    for (block, out) in blocks.zip(out[..n * $unit].chunks_exact_mut($unit)) {
+                        take(fields(Encoding::$encoding), block, r, out);
+                    }
+                })*
+                _ => unreachable!("BUG: {encoding} is never interleaved"),
+            }
+        };
+    }
+    each!(Q4_0 18 Q4_1 20 Q5_0 22 Q5_1 24 Q8_0 34 Q4_K 144 Q5_K 176 Q6_K 210);
+}
+
+/// Row `r` of an interleaved block.
+#[inline(always)]
+fn take(fields: &[Field], block: &[u8], r: usize, out: &mut [u8]) {
     let mut base = 0;
     for field in fields {
         let (from, to) = (&block[base..], &mut out[field.at..][..field.len]);
         if field.piece == 4 {
-            for (to, from) in to.chunks_exact_mut(4).zip(from.chunks_exact(4 * STRIP_ROWS)) {
-                to.copy_from_slice(&from[4 * r..][..4]);
+            let (to, _) = to.as_chunks_mut::<4>();
+            let (from, _) = from.as_chunks::<4>();
+            for (to, from) in to.iter_mut().zip(from[r..].iter().step_by(STRIP_ROWS)) {
+                *to = *from;
             }
         } else {
             to.copy_from_slice(&from[2 * r..][..2]);
@@ -191,8 +221,10 @@ fn put(fields: &[Field], block: &mut [u8], r: usize, row: &[u8]) {
     for field in fields {
         let (to, from) = (&mut block[base..], &row[field.at..][..field.len]);
         if field.piece == 4 {
-            for (to, from) in to.chunks_exact_mut(4 * STRIP_ROWS).zip(from.chunks_exact(4)) {
-                to[4 * r..][..4].copy_from_slice(from);
+            let (to, _) = to.as_chunks_mut::<4>();
+            let (from, _) = from.as_chunks::<4>();
+            for (to, from) in to[r..].iter_mut().step_by(STRIP_ROWS).zip(from) {
+                *to = *from;
             }
         } else {
             to[2 * r..][..2].copy_from_slice(from);

@@ -41,7 +41,7 @@ pub use error::QuantError;
 #[cfg(feature = "rayon")]
 pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
-pub use kernels::{Kernels, Tier};
+pub use kernels::{Kernels, Queries, Tier};
 pub use layout::Layout;
 pub use matrix::QMatrix;
 pub use rows::QuantizedRows;

@@ -165,11 +165,7 @@ impl<'a> QMatrix<'a> {
             return &self.row_bytes(row)[first * unit..][..n * unit];
         };
         let strip = self.strip_bytes(strip, 1);
-        let fields = layout::fields(self.encoding);
-        for i in 0..n {
-            let block = &strip[(first + i) * STRIP_ROWS * unit..][..STRIP_ROWS * unit];
-            layout::take(fields, block, row % STRIP_ROWS, &mut buffer[i * unit..][..unit]);
-        }
+        layout::gather(self.encoding, strip, first, n, row % STRIP_ROWS, buffer);
         &buffer[..n * unit]
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
-use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows};
+use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, Queries};
 
 #[test]
 fn functions_agree() {
@@ -84,6 +84,60 @@ fn attention_agrees() {
                 assert_eq!(plain, bits(&sums[0]), "{name}");
                 let narrow = guarded(&before, |out| k.weighted_sum_f16(out, &e, halves, stride));
                 assert_eq!(narrow, bits(&sums[1]), "{name}");
+            }
+        }
+    }
+}
+
+/// Several queries at once give each one's bits alone, and nothing between them is written.
+#[test]
+fn queries_agree() {
+    let mut random = Random(9);
+    for head_dim in [1, 16, 24, 64, 80, 128] {
+        for n_queries in [0, 1, 2, 3, 4, 5, 7] {
+            for n_positions in [0, 1, 3, 4, 18, 35] {
+                let (query_stride, score_stride) = (head_dim + 3, n_positions + 2);
+                let kv_stride = 2 * head_dim;
+                let shape = Queries {
+                    n_queries,
+                    n_positions,
+                    head_dim,
+                    query_stride,
+                    score_stride,
+                    kv_stride,
+                };
+                let needed = |n: usize, stride, len| n.saturating_sub(1) * stride + len * n.min(1);
+                let q = random.floats(needed(n_queries, query_stride, head_dim), 2.0);
+                let e = random.floats(needed(n_queries, score_stride, n_positions), 1.0);
+                let kv = random.floats(needed(n_positions, kv_stride, head_dim), 3.0);
+                let mut halves = vec![0u16; kv.len()];
+                scalar().to_f16(&mut halves, &kv);
+                let (mut scores, mut sums) = ([e.clone(), e.clone()], [q.clone(), q.clone()]);
+                for t in 0..n_queries {
+                    let weights = t * score_stride..t * score_stride + n_positions;
+                    let query = t * query_stride..t * query_stride + head_dim;
+                    let (w, x) = (weights.clone(), query.clone());
+                    scalar().dots16(&mut scores[0][w.clone()], &q[x.clone()], &kv, kv_stride);
+                    scalar().dots16_f16(
+                        &mut scores[1][w.clone()],
+                        &q[x.clone()],
+                        &halves,
+                        kv_stride,
+                    );
+                    scalar().weighted_sum(&mut sums[0][x.clone()], &e[w.clone()], &kv, kv_stride);
+                    scalar().weighted_sum_f16(&mut sums[1][x], &e[w], &halves, kv_stride);
+                }
+                for k in others() {
+                    let name = format!("{shape:?} {:?}", k.tier());
+                    let plain = guarded(&e, |out| k.query_dots(out, &q, &kv, shape));
+                    assert_eq!(plain, bits(&scores[0]), "{name}");
+                    let narrow = guarded(&e, |out| k.query_dots_f16(out, &q, &halves, shape));
+                    assert_eq!(narrow, bits(&scores[1]), "{name}");
+                    let plain = guarded(&q, |out| k.query_sums(out, &e, &kv, shape));
+                    assert_eq!(plain, bits(&sums[0]), "{name}");
+                    let narrow = guarded(&q, |out| k.query_sums_f16(out, &e, &halves, shape));
+                    assert_eq!(narrow, bits(&sums[1]), "{name}");
+                }
             }
         }
     }
@@ -241,8 +295,11 @@ fn executors_agree() {
         [(Encoding::Q4_1, 1003, 576), (Encoding::Q6_K, 700, 512), (Encoding::F16, 333, 300)]
     {
         let data = weights(encoding, rows, cols, Kind::Random, &mut random);
-        let w = QMatrix::new(encoding, rows, cols, &data).unwrap();
-        for n_tokens in [1, 5, 33] {
+        let mut permuted = vec![0; data.len()];
+        layout::interleave(encoding, rows, cols, &data, &mut permuted).unwrap();
+        let plain = QMatrix::new(encoding, rows, cols, &data).unwrap();
+        let strips = QMatrix::new_interleaved(encoding, rows, cols, &permuted).unwrap();
+        for (n_tokens, w) in [1, 5, 16, 33].into_iter().flat_map(|n| [(n, plain), (n, strips)]) {
             let x = random.floats(n_tokens * cols, 1.0);
             for kernels in others() {
                 let mut xq = QuantizedRows::new();
@@ -251,9 +308,9 @@ fn executors_agree() {
                     &xq
                 });
                 let empty = vec![GUARD; rows * n_tokens];
-                let one = guarded(&empty, |out| kernels.matmul(&Inline, out, &w, &x, xq));
+                let one = guarded(&empty, |out| kernels.matmul(&Inline, out, &plain, &x, xq));
                 let both = guarded(&empty, |out| kernels.matmul(&two, out, &w, &x, xq));
-                assert_eq!(one, both, "{encoding} {n_tokens}");
+                assert_eq!(one, both, "{encoding} {n_tokens} {:?}", w.layout());
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::float::{dot16, dot16_f16};
 use super::{Avx2, F, chunk};
 use crate::arch::scalar;
+use crate::kernels::Queries;
 
 /// As [`scalar::dots16`].
 pub(crate) fn dots16(s: Avx2, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {
@@ -154,4 +155,32 @@ fn sum_piece<V: Value, const N: usize>(
     for n in 0..N {
         s.store(out[8 * n..].first_chunk_mut().expect("BUG: whole vectors"), acc[n]);
     }
+}
+
+/// As [`scalar::query_dots`].
+pub(crate) fn query_dots(s: Avx2, out: &mut [f32], q: &[f32], k: &[f32], shape: Queries) {
+    shape.each(|t, score, n| {
+        dots16(s, &mut out[score..][..n], &q[t..][..shape.head_dim], k, shape.kv_stride);
+    });
+}
+
+/// As [`scalar::query_dots_f16`].
+pub(crate) fn query_dots_f16(s: Avx2, out: &mut [f32], q: &[f32], k: &[u16], shape: Queries) {
+    shape.each(|t, score, n| {
+        dots16_f16(s, &mut out[score..][..n], &q[t..][..shape.head_dim], k, shape.kv_stride);
+    });
+}
+
+/// As [`scalar::query_sums`].
+pub(crate) fn query_sums(s: Avx2, out: &mut [f32], e: &[f32], v: &[f32], shape: Queries) {
+    shape.each(|t, score, n| {
+        weighted_sum(s, &mut out[t..][..shape.head_dim], &e[score..][..n], v, shape.kv_stride);
+    });
+}
+
+/// As [`scalar::query_sums_f16`].
+pub(crate) fn query_sums_f16(s: Avx2, out: &mut [f32], e: &[f32], v: &[u16], shape: Queries) {
+    shape.each(|t, score, n| {
+        weighted_sum_f16(s, &mut out[t..][..shape.head_dim], &e[score..][..n], v, shape.kv_stride);
+    });
 }

@@ -16,7 +16,10 @@ mod strips;
 use core::arch::x86_64::{__m128, __m128i, __m256, __m256i};
 
 pub(super) use attention::rest;
-pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
+pub(crate) use attention::{
+    dots16, dots16_f16, query_dots, query_dots_f16, query_sums, query_sums_f16, weighted_sum,
+    weighted_sum_f16,
+};
 pub(super) use decode::decode_piece;
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;

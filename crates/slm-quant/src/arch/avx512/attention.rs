@@ -4,6 +4,7 @@ use super::float::{dot16, dot16_f16};
 use super::{Avx512, F, chunk};
 use crate::arch::avx2::rest;
 use crate::arch::scalar;
+use crate::kernels::Queries;
 
 /// As [`scalar::dots16`].
 pub(crate) fn dots16(s: Avx512, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {
@@ -86,7 +87,13 @@ fn sixteen_dots<V: Value>(s: Avx512, q: &[f32], rows: &[&[V]; 16]) -> F {
             lanes[r] = s.add(lanes[r], s.mul(q, V::load16(s, &chunk(rows[r], at))));
         }
     }
-    // The pairs of the contract, for all rows at once: lanes l and l+8, l+4, l+2, l+1.
+    reduce(s, &lanes)
+}
+
+/// The lanes of sixteen reductions to one lane for each.
+#[inline(always)]
+fn reduce(s: Avx512, lanes: &[F; 16]) -> F {
+    // The pairs of the contract, for all at once: lanes l and l+8, l+4, l+2, l+1.
     let f = s.avx512f;
     let mut eight = [s.set1(0.0); 8];
     for i in 0..8 {
@@ -106,7 +113,7 @@ fn sixteen_dots<V: Value>(s: Avx512, q: &[f32], rows: &[&[V]; 16]) -> F {
     };
     let (a, b) = (two(four[0], four[1]), two(four[2], four[3]));
     let sums = s.add(f._mm512_shuffle_ps::<0x88>(a, b), f._mm512_shuffle_ps::<0xdd>(a, b));
-    // Rows 0 4 8 12 | 1 5 9 13 | … back in order.
+    // 0 4 8 12 | 1 5 9 13 | … back in order.
     const ORDER: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
     f._mm512_permutexvar_ps(pulp::cast(ORDER), sums)
 }
@@ -150,4 +157,170 @@ fn sum_piece<V: Value, const N: usize>(
         let lanes: [f32; 16] = pulp::cast(acc[n]);
         out[16 * n..][..16].copy_from_slice(&lanes);
     }
+}
+
+/// As [`scalar::query_dots`].
+pub(crate) fn query_dots(s: Avx512, out: &mut [f32], q: &[f32], k: &[f32], shape: Queries) {
+    many_dots(s, out, q, k, shape, dot16);
+}
+
+/// As [`scalar::query_dots_f16`].
+pub(crate) fn query_dots_f16(s: Avx512, out: &mut [f32], q: &[f32], k: &[u16], shape: Queries) {
+    many_dots(s, out, q, k, shape, dot16_f16);
+}
+
+/// As [`scalar::query_sums`].
+pub(crate) fn query_sums(s: Avx512, out: &mut [f32], e: &[f32], v: &[f32], shape: Queries) {
+    many_sums(s, out, e, v, shape, weighted_sum);
+}
+
+/// As [`scalar::query_sums_f16`].
+pub(crate) fn query_sums_f16(s: Avx512, out: &mut [f32], e: &[f32], v: &[u16], shape: Queries) {
+    many_sums(s, out, e, v, shape, weighted_sum_f16);
+}
+
+/// Up to four queries against four positions at a time: each number of the cache is loaded and widened once for all.
+fn many_dots<V: Value>(
+    s: Avx512,
+    out: &mut [f32],
+    q: &[f32],
+    k: &[V],
+    shape: Queries,
+    one: fn(Avx512, &[f32], &[V]) -> f32,
+) {
+    let Queries { n_queries, n_positions, head_dim, query_stride, score_stride, kv_stride } = shape;
+    let mut first = 0;
+    while first < n_queries {
+        let (out, q) = (&mut out[first * score_stride..], &q[first * query_stride..]);
+        let n = 4.min(n_queries - first);
+        let whole = match n {
+            _ if !head_dim.is_multiple_of(16) => 0,
+            1 => 0,
+            2 => dots_tile::<V, 2>(s, out, q, k, shape),
+            3 => dots_tile::<V, 3>(s, out, q, k, shape),
+            _ => dots_tile::<V, 4>(s, out, q, k, shape),
+        };
+        for t in 0..n {
+            let (q, k) = (&q[t * query_stride..][..head_dim], rest(k, whole * kv_stride));
+            let out = &mut out[t * score_stride..][whole..n_positions];
+            dots(s, out, q, k, kv_stride, one);
+        }
+        first += n;
+    }
+}
+
+/// `N` queries; gives how many positions it did, a multiple of 4.
+fn dots_tile<V: Value, const N: usize>(
+    s: Avx512,
+    out: &mut [f32],
+    q: &[f32],
+    k: &[V],
+    shape: Queries,
+) -> usize {
+    let whole = shape.n_positions / 4 * 4;
+    s.run(
+        #[inline(always)]
+        || {
+            let d = shape.head_dim;
+            for i in (0..whole).step_by(4) {
+                let mut rows: [&[V]; 4] = [&[]; 4];
+                for r in 0..4 {
+                    rows[r] = &k[(i + r) * shape.kv_stride..][..d];
+                }
+                let mut lanes = [s.set1(0.0); 16];
+                for at in (0..d).step_by(16) {
+                    let mut k = [s.set1(0.0); 4];
+                    for r in 0..4 {
+                        k[r] = V::load16(s, &chunk(rows[r], at));
+                    }
+                    for t in 0..N {
+                        let q: F = pulp::cast(chunk::<f32, 16>(q, t * shape.query_stride + at));
+                        for r in 0..4 {
+                            lanes[4 * t + r] = s.add(lanes[4 * t + r], s.mul(q, k[r]));
+                        }
+                    }
+                }
+                let dots: [f32; 16] = pulp::cast(reduce(s, &lanes));
+                for t in 0..N {
+                    out[t * shape.score_stride + i..][..4].copy_from_slice(&dots[4 * t..][..4]);
+                }
+            }
+        },
+    );
+    whole
+}
+
+/// Up to four queries over all positions: each number of the cache is loaded and widened once for all.
+fn many_sums<V: Value>(
+    s: Avx512,
+    out: &mut [f32],
+    e: &[f32],
+    v: &[V],
+    shape: Queries,
+    one: fn(Avx512, &mut [f32], &[f32], &[V], usize),
+) {
+    let Queries { n_queries, n_positions, head_dim, query_stride, score_stride, kv_stride } = shape;
+    let mut first = 0;
+    while first < n_queries {
+        let (out, e) = (&mut out[first * query_stride..], &e[first * score_stride..]);
+        let n = 4.min(n_queries - first);
+        let whole = match n {
+            1 => 0,
+            2 => sums_tile::<V, 2>(s, out, e, v, shape),
+            3 => sums_tile::<V, 3>(s, out, e, v, shape),
+            _ => sums_tile::<V, 4>(s, out, e, v, shape),
+        };
+        for t in 0..n {
+            let out = &mut out[t * query_stride..][whole..head_dim];
+            one(s, out, &e[t * score_stride..][..n_positions], rest(v, whole), kv_stride);
+        }
+        first += n;
+    }
+}
+
+/// `N` queries; gives how many channels it did, a multiple of 64.
+fn sums_tile<V: Value, const N: usize>(
+    s: Avx512,
+    out: &mut [f32],
+    e: &[f32],
+    v: &[V],
+    shape: Queries,
+) -> usize {
+    let whole = shape.head_dim / 64 * 64;
+    s.run(
+        #[inline(always)]
+        || {
+            for at in (0..whole).step_by(64) {
+                let mut acc = [[s.set1(0.0); 4]; N];
+                for t in 0..N {
+                    for c in 0..4 {
+                        let from = t * shape.query_stride + at + 16 * c;
+                        acc[t][c] = pulp::cast(chunk::<f32, 16>(out, from));
+                    }
+                }
+                let mut weights: [&[f32]; N] = [&[]; N];
+                for t in 0..N {
+                    weights[t] = &e[t * shape.score_stride..][..shape.n_positions];
+                }
+                for i in 0..shape.n_positions {
+                    let row = &v[i * shape.kv_stride + at..][..64];
+                    let mut x = [s.set1(0.0); 4];
+                    for c in 0..4 {
+                        x[c] = V::load16(s, &chunk(row, 16 * c));
+                    }
+                    for t in 0..N {
+                        let e = s.set1(weights[t][i]);
+                        for c in 0..4 {
+                            acc[t][c] = s.add(acc[t][c], s.mul(e, x[c]));
+                        }
+                    }
+                }
+                for t in 0..N {
+                    let lanes: [f32; 64] = pulp::cast(acc[t]);
+                    out[t * shape.query_stride + at..][..64].copy_from_slice(&lanes);
+                }
+            }
+        },
+    );
+    whole
 }

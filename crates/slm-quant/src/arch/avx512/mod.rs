@@ -16,7 +16,10 @@ use super::avx2::{self, Avx2, Run, chunk};
 use crate::matmul::Part;
 use crate::{QMatrix, QuantizedRows};
 
-pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
+pub(crate) use attention::{
+    dots16, dots16_f16, query_dots, query_dots_f16, query_sums, query_sums_f16, weighted_sum,
+    weighted_sum_f16,
+};
 pub(crate) use float::{
     add, axpy, axpy_f16, div, dot16, dot16_f16, exp_sub, gelu_mul, is_finite, max, rms_norm, scale,
     silu_mul, sum16, to_f16,

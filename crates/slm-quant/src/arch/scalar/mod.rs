@@ -5,7 +5,7 @@ mod blocks;
 mod float;
 mod product;
 
-pub(crate) use attention::{dots16, dots16_f16, weighted_sum, weighted_sum_f16};
+pub(crate) use attention::*;
 pub(crate) use blocks::{ScaleMin, decode_row, k4_scale_min};
 pub(crate) use float::*;
 pub(crate) use product::{
