@@ -4,7 +4,7 @@ mod common;
 
 use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
-use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, Queries};
+use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, Queries, layout};
 
 #[test]
 fn functions_agree() {
