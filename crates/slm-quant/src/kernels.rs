@@ -378,8 +378,15 @@ impl Kernels {
     }
 
     /// One finite row to 8 bits (numerics 2).
-    pub(crate) fn quantize_row(self, x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
-        tier_call!(self, quantize_row(x, q, d, xsum))
+    pub(crate) fn quantize_row(
+        self,
+        x: &[f32],
+        q: &mut [i8],
+        d: &mut [f32],
+        xsum: &mut [i32],
+        half: &mut [i32],
+    ) {
+        tier_call!(self, quantize_row(x, q, d, xsum, half))
     }
 }
 

@@ -20,6 +20,7 @@ pub struct QuantizedRows {
     q: Vec<i8>,
     d: Vec<f32>,
     xsum: Vec<i32>,
+    half: Vec<i32>,
     tiled: Vec<[i8; BLOCK]>,
     sums: Vec<BlockSums>,
 }
@@ -79,6 +80,8 @@ impl QuantizedRows {
         self.d.resize(n_rows * self.stride_blocks, 0.0);
         self.xsum.clear();
         self.xsum.resize(n_rows * self.stride_blocks, 0);
+        self.half.clear();
+        self.half.resize(n_rows * self.stride_blocks, 0);
         for (row, x) in x.chunks_exact(cols).enumerate() {
             if !kernels.is_finite(x) {
                 let index = x.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -90,6 +93,7 @@ impl QuantizedRows {
                 &mut self.q[at * BLOCK..][..cols],
                 &mut self.d[at..][..self.n_blocks],
                 &mut self.xsum[at..][..self.n_blocks],
+                &mut self.half[at..][..self.n_blocks],
             );
         }
         self.n_rows = n_rows;
@@ -107,12 +111,17 @@ impl QuantizedRows {
             for t in 0..tile {
                 let at = (first + t) * self.stride_blocks;
                 let (codes, _) = self.q[at * BLOCK..].as_chunks::<BLOCK>();
-                for (b, q) in codes[..self.n_blocks].iter().enumerate() {
-                    let (d, xsum) = (self.d[at + b], self.xsum[at + b]);
-                    let half = q[..BLOCK / 2].iter().map(|&q| i32::from(q)).sum();
-                    let to = first * self.n_blocks + b * tile + t;
-                    self.tiled[to] = *q;
-                    self.sums[to] = BlockSums { d, sx: d * xsum as f32, xsum, half };
+                let to = first * self.n_blocks + t;
+                let tiled = self.tiled[to..].iter_mut().step_by(tile);
+                for (to, q) in tiled.zip(&codes[..self.n_blocks]) {
+                    *to = *q;
+                }
+                let sums = self.sums[to..].iter_mut().step_by(tile);
+                let (d, xsum) = (&self.d[at..][..self.n_blocks], &self.xsum[at..]);
+                for (to, (&d, (&xsum, &half))) in
+                    sums.zip(d.iter().zip(xsum.iter().zip(&self.half[at..])))
+                {
+                    *to = BlockSums { d, sx: d * xsum as f32, xsum, half };
                 }
             }
             first += tile;

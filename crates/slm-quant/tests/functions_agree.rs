@@ -4,7 +4,7 @@ mod common;
 
 use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
-use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, Queries, layout};
+use slm_quant::{Inline, Kernels, QMatrix, Queries};
 
 #[test]
 fn functions_agree() {
@@ -287,6 +287,8 @@ fn lora_agrees() {
 #[cfg(feature = "rayon")]
 #[test]
 fn executors_agree() {
+    use slm_quant::{QuantizedRows, layout};
+
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let two = slm_quant::RayonExecutor::new(pool);
     let mut random = Random(6);

@@ -258,7 +258,7 @@ fn term<K: Group>(s: Avx2, w: &Weights, q: &[i8; 256], dx: F, xsum: I) -> F {
 ///
 /// Two vectors are added as i16 first: two pairs must fit.
 #[inline(always)]
-fn half_sums(s: Avx2, sums: &[I; 8]) -> [I; 2] {
+pub(super) fn half_sums(s: Avx2, sums: &[I; 8]) -> [I; 2] {
     let ones = s.avx._mm256_set1_epi16(1);
     let mut two = [ones; 4];
     for i in 0..4 {

@@ -62,7 +62,7 @@ macro_rules! as_avx2 {
 
 as_avx2! {
     int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows);
-    quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]);
+    quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32], half: &mut [i32]);
     decode_row(encoding: Encoding, out: &mut [f32], row: &[u8]);
     rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]);
     rope_half(x: &mut [f32], cos: &[f32], sin: &[f32]);

@@ -9,14 +9,20 @@ use crate::matmul::Part;
 use crate::rows::BLOCK;
 use crate::{QMatrix, QuantizedRows};
 
-/// One finite row to 8 bits: `q` like `x`, `d` and `xsum` one per 32.
-pub(crate) fn quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32]) {
+/// One finite row to 8 bits: `q` like `x`; `d`, `xsum` and `half` (the sum of the first sixteen) one per 32.
+pub(crate) fn quantize_row(
+    x: &[f32],
+    q: &mut [i8],
+    d: &mut [f32],
+    xsum: &mut [i32],
+    half: &mut [i32],
+) {
     for (b, x) in x.chunks_exact(BLOCK).enumerate() {
         let q = &mut q[b * BLOCK..][..BLOCK];
         let amax = x.iter().fold(0.0f32, |amax, x| amax.max(x.abs()));
         let id = 127.0 / amax;
         if amax == 0.0 || !id.is_finite() {
-            (d[b], xsum[b]) = (0.0, 0);
+            (d[b], xsum[b], half[b]) = (0.0, 0, 0);
             q.fill(0);
             continue;
         }
@@ -24,7 +30,8 @@ pub(crate) fn quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i
         for (q, x) in q.iter_mut().zip(x) {
             *q = (x * id).round_ties_even() as i8;
         }
-        xsum[b] = q.iter().map(|&q| i32::from(q)).sum();
+        half[b] = q[..BLOCK / 2].iter().map(|&q| i32::from(q)).sum();
+        xsum[b] = half[b] + q[BLOCK / 2..].iter().map(|&q| i32::from(q)).sum::<i32>();
     }
 }
 
