@@ -4,7 +4,7 @@ use slm_format::Encoding;
 
 use super::group::Form;
 use super::strips::{self, Strip, Weights};
-use super::{Avx2, F, I, chunk, prefetch, unrolled};
+use super::{Avx2, F, I, chunk, unrolled};
 use crate::arch::scalar;
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
@@ -76,7 +76,6 @@ fn tile<K: Strip, const T: usize, const N: usize>(
             let mut low = [s.set1(0.0); N];
             let mut high = low;
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
-                prefetch(unit);
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let codes: &[[i8; BLOCK]; N] = first_of(&codes[B], first);
                     let sums: &[BlockSums; N] = first_of(&sums[B], first);

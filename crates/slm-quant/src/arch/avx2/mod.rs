@@ -184,21 +184,6 @@ macro_rules! unrolled {
 }
 pub(super) use unrolled;
 
-/// Asks for the bytes a page after `bytes`, which follow soon where a matrix is read in order.
-#[inline(always)]
-#[expect(unsafe_code, reason = "a hint with a pointer")]
-pub(super) fn prefetch(bytes: &[u8]) {
-    /// Far enough for memory, near enough not to be evicted again.
-    const AHEAD: usize = 4096;
-    for line in (0..bytes.len()).step_by(64) {
-        let at = bytes.as_ptr().wrapping_add(AHEAD + line);
-        // SAFETY: a prefetch reads nothing and never faults, whatever the address; SSE is part of x86-64.
-        unsafe {
-            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-        }
-    }
-}
-
 /// `N` elements from `at`; the length check folds where both are constants.
 #[inline(always)]
 pub(super) fn chunk<T: Copy, const N: usize>(x: &[T], at: usize) -> [T; N] {

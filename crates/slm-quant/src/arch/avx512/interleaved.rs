@@ -4,7 +4,7 @@ use slm_format::Encoding;
 
 use super::strips::{self, Form, Strip, Weights};
 use super::{Avx512, F, chunk};
-use crate::arch::avx2::{self, unrolled};
+use crate::arch::avx2::unrolled;
 use crate::arch::scalar;
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
@@ -70,9 +70,6 @@ fn tile<K: Strip, const T: usize>(
             let sums = x.sums.chunks_exact(K::BLOCKS);
             let mut acc = [s.set1(0.0); T];
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
-                if T <= 4 {
-                    avx2::prefetch(unit);
-                }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let w = K::unpack::<B>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);
