@@ -29,7 +29,8 @@ impl Adapter {
     ) -> Result<BoundAdapter, OverlayError> {
         for module in self.modules() {
             let target = &module.target;
-            let Some((rows, cols)) = base.tensor(target) else {
+            // The graph asks for the linear modules of its blocks; a target elsewhere would be ignored in silence.
+            let Some((rows, cols)) = base.linear(target) else {
                 return Err(OverlayError::UnknownTensor {
                     tensor: format!("{target}.lora_a"),
                     module: target.clone(),

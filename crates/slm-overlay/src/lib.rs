@@ -16,18 +16,18 @@
 //! use slm_quant::{Inline, Kernels};
 //!
 //! let ones = |rows, cols, n: usize| Factor::new("ones", Encoding::F32, rows, cols, 1f32.to_le_bytes().repeat(n).into());
-//! let module = LoraModule { target: "t".into(), scale: 16.0 / 8.0, a: ones(8, 4, 32)?, b: ones(4, 8, 32)? };
+//! let module = LoraModule { target: "blk.0.ffn_up.weight".into(), scale: 16.0 / 8.0, a: ones(8, 4, 32)?, b: ones(4, 8, 32)? };
 //! let adapter = Arc::new(Adapter::lora(vec![module])?);
 //!
 //! let base = BaseShape {
 //!     architecture: Architecture::Llama, n_heads: 1, n_kv_heads: 1, head_dim: 4, n_layers: 1, tied_embeddings: true,
-//!     tensors: BTreeMap::from([("t".to_owned(), (4, 4))]),
+//!     tensors: BTreeMap::from([("blk.0.ffn_up.weight".to_owned(), (4, 4))]),
 //! };
 //! let base_id = BaseId::of_canonical(b"an example");
 //! let stack = Stack::new(base_id, vec![(Arc::new(adapter.bind(base_id, &base)?), 1.0)])?;
 //!
 //! let mut y = [0.0; 4]; // the base's product
-//! stack.for_tensor("t").apply(&Kernels::detect(), &Inline, &mut y, &[1.0; 4], &mut Vec::new());
+//! stack.for_tensor("blk.0.ffn_up.weight").apply(&Kernels::detect(), &Inline, &mut y, &[1.0; 4], &mut Vec::new());
 //! assert_eq!(y, [64.0; 4]); // 2 * (eight times four)
 //! # Ok::<(), slm_overlay::OverlayError>(())
 //! ```

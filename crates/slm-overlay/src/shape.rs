@@ -57,6 +57,16 @@ impl BaseShape {
         self.tensors.get(name).copied()
     }
 
+    /// Rows and columns of a linear module of a block: what an adapter may touch. `None` for every other tensor.
+    pub(crate) fn linear(&self, name: &str) -> Option<(u64, u64)> {
+        let middle = name.strip_prefix("blk.")?.strip_suffix(".weight")?;
+        let (layer, canonical) = middle.split_once('.')?;
+        let in_graph =
+            layer.parse::<u32>().is_ok_and(|n| n < self.n_layers && n.to_string() == layer);
+        let known = LINEARS.iter().any(|linear| linear.canonical == canonical);
+        if in_graph && known { self.tensor(name) } else { None }
+    }
+
     /// Heads whose rows the base stores in another order than the framework: query or key heads of an architecture with interleaved RoPE.
     fn permuted_heads(&self, linear: &Linear) -> Option<u32> {
         match linear.rows {

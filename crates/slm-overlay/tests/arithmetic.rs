@@ -17,7 +17,10 @@ fn base_id() -> BaseId {
 }
 
 fn shape(rows: u64, cols: u64) -> BaseShape {
-    BaseShape { tensors: BTreeMap::from([("t".to_owned(), (rows, cols))]), ..tiny() }
+    BaseShape {
+        tensors: BTreeMap::from([("blk.0.ffn_up.weight".to_owned(), (rows, cols))]),
+        ..tiny()
+    }
 }
 
 fn factor(encoding: Encoding, rows: u64, cols: u64, values: &[f32]) -> Factor {
@@ -35,13 +38,13 @@ fn factor(encoding: Encoding, rows: u64, cols: u64, values: &[f32]) -> Factor {
 
 fn bound(scale: f32, a: Factor, b: Factor) -> Arc<BoundAdapter> {
     let shape = shape(b.rows().into(), a.cols().into());
-    let module = LoraModule { target: "t".into(), scale, a, b };
+    let module = LoraModule { target: "blk.0.ffn_up.weight".into(), scale, a, b };
     Arc::new(Arc::new(Adapter::lora(vec![module]).unwrap()).bind(base_id(), &shape).unwrap())
 }
 
 fn apply(entries: &[(&Arc<BoundAdapter>, f32)], y: &[f32], x: &[f32]) -> Vec<f32> {
     let entries = entries.iter().map(|&(adapter, weight)| (Arc::clone(adapter), weight)).collect();
-    let stack = Stack::new(base_id(), entries).unwrap().for_tensor("t");
+    let stack = Stack::new(base_id(), entries).unwrap().for_tensor("blk.0.ffn_up.weight");
     let mut y = y.to_vec();
     stack.apply(&Kernels::detect(), &Inline, &mut y, x, &mut Vec::new());
     y
@@ -84,12 +87,15 @@ fn minus_one_is_exactly_minus_the_delta_and_zero_is_nothing() {
     for zero in [0.0, -0.0] {
         assert_eq!(bits(&apply(&[(&adapter, zero)], &[-0.0; 50], &x)), bits(&[-0.0; 50]));
         let stack = Stack::new(base_id(), vec![(Arc::clone(&adapter), zero)]).unwrap();
-        assert!(stack.for_tensor("t").is_empty());
+        assert!(stack.for_tensor("blk.0.ffn_up.weight").is_empty());
         assert_eq!(stack.id_parts()[0].1.to_bits(), 0);
     }
-    assert!(Stack::empty(base_id()).for_tensor("t").is_empty());
+    assert!(Stack::empty(base_id()).for_tensor("blk.0.ffn_up.weight").is_empty());
     let stack = Stack::new(base_id(), vec![(adapter, 1.0)]).unwrap();
-    assert!(stack.for_tensor("another").is_empty() && !stack.for_tensor("t").is_empty());
+    assert!(
+        stack.for_tensor("another").is_empty()
+            && !stack.for_tensor("blk.0.ffn_up.weight").is_empty()
+    );
 }
 
 /// Sixteen lanes, then pairs (l, l+8), (l, l+4), (l, l+2), (l, l+1).
@@ -143,8 +149,9 @@ fn every_tier_executor_and_batch_gives_the_contract_s_bits() {
                 bound(scale, a, factor(encoding, rows, rank, &ramp(rows * rank, seed + 9)))
             };
             let (one, two) = (make(first, rank_1, 1, 2.0), make(second, rank_2, 2, 0.37));
-            let stack =
-                Stack::new(base_id(), vec![(one, 0.7), (two, -0.3)]).unwrap().for_tensor("t");
+            let stack = Stack::new(base_id(), vec![(one, 0.7), (two, -0.3)])
+                .unwrap()
+                .for_tensor("blk.0.ffn_up.weight");
             let parts: Vec<_> = stack.parts().map(|(s, module)| (s, module.clone())).collect();
             assert_eq!((parts[0].0, parts[1].0), (0.7f32 * 2.0, -0.3f32 * 0.37));
             for n_tokens in [0u64, 1, 2, 7, 64] {
@@ -209,7 +216,7 @@ fn stacks_that_cannot_be_are_refused_beside_their_twins() {
 #[test]
 fn an_adapter_binds_only_where_every_target_fits() {
     let module = LoraModule {
-        target: "t".into(),
+        target: "blk.0.ffn_up.weight".into(),
         scale: 1.0,
         a: factor(Encoding::F32, 2, 6, &[1.0; 12]),
         b: factor(Encoding::F32, 5, 2, &[1.0; 10]),
@@ -221,5 +228,6 @@ fn an_adapter_binds_only_where_every_target_fits() {
     let code = |shape| Arc::clone(&adapter).bind(base_id(), &shape).unwrap_err().code();
     assert_eq!(code(shape(5, 7)), "adapter-shape");
     assert_eq!(code(shape(4, 6)), "adapter-shape");
-    assert_eq!(code(tiny()), "adapter-unknown-tensor");
+    let without = BaseShape { tensors: BTreeMap::new(), ..tiny() };
+    assert_eq!(code(without), "adapter-unknown-tensor");
 }

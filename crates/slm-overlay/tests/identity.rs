@@ -174,7 +174,7 @@ fn small() -> Adapter {
         slm_overlay::Factor::new("a factor", Encoding::F32, rows, cols, bytes.into()).unwrap()
     };
     let module = slm_overlay::LoraModule {
-        target: "t".into(),
+        target: "blk.0.ffn_up.weight".into(),
         scale: 2.0,
         a: factor(2, 5),
         b: factor(3, 2),

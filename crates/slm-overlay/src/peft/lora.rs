@@ -119,6 +119,10 @@ impl PeftLora {
         for (path, pair) in &self.modules {
             resolved.push(self.resolve_module(path, pair, base, &modules)?);
         }
+        if resolved.iter().all(adds_nothing) {
+            let reason = "every module's scale, A or B is zero".into();
+            return Err(OverlayError::NoTarget { reason });
+        }
         let report = self.report(&resolved, base, &targeted)?;
         Ok((Adapter::lora(resolved)?, report))
     }
@@ -339,4 +343,10 @@ fn factor(tensor: &TensorView<'_>) -> Result<Factor, OverlayError> {
             found: tensor.shape.clone(),
         }),
     }
+}
+
+/// Whether a module changes no product.
+fn adds_nothing(module: &LoraModule) -> bool {
+    let is_zero = |factor: &Factor| factor.values().all(|value| value == 0.0);
+    module.scale == 0.0 || is_zero(&module.a) || is_zero(&module.b)
 }
