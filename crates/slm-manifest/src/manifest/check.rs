@@ -42,11 +42,8 @@ pub(super) fn raw_from_tree(tree: Node) -> Result<RawManifest, ManifestError> {
         runtime: runtime(fields.required("runtime")?)?,
         timestamp_utc: fields.text("timestamp_utc")?,
         plan: fields.optional_digest("plan")?.map(PlanId::from_digest),
-        // TOML has no other way to write an empty list of tables than to leave it out.
-        adapters: match fields.optional("adapters") {
-            Some(node) => each(node.list("adapters")?, "adapters", adapter)?,
-            None => Vec::new(),
-        },
+        // The bare base says so with an empty list: a stack that was lost must not read as none.
+        adapters: each(fields.list("adapters")?, "adapters", adapter)?,
         provenance: match fields.optional("provenance") {
             Some(node) => provenance(node)?,
             None => Provenance::default(),
