@@ -235,6 +235,9 @@ pub enum ModelError {
         /// The section.
         section: &'static str,
     },
+    /// The base did not come from a GGUF file, whose metadata an export needs.
+    #[error("this base was not imported from GGUF, so there is no GGUF metadata to write")]
+    NotFromGguf,
     /// A file of a model folder is missing.
     #[error("the folder has no {file}")]
     FileMissing {
@@ -262,6 +265,7 @@ impl Coded for ModelError {
             ModelError::BaseMismatch { .. } => "base-mismatch",
             ModelError::SectionMissing { .. } => "section-missing",
             ModelError::SectionContent { .. } => "section-content",
+            ModelError::NotFromGguf => "not-from-gguf",
             ModelError::FileMissing { .. } => "file-missing",
         }
     }
@@ -282,6 +286,12 @@ pub enum ActivationError {
     /// A manifest names a base that the store does not hold.
     #[error("the manifest needs base {base}, which is not in the store")]
     BaseAbsent {
+        /// The base.
+        base: BaseId,
+    },
+    /// A generation of this store needs a base that is gone.
+    #[error("base {base} is missing, and the active generation needs it")]
+    BaseLost {
         /// The base.
         base: BaseId,
     },
@@ -334,6 +344,18 @@ pub enum ActivationError {
         /// The base asked for.
         base: BaseId,
     },
+    /// A name's record names another identity than the blob it points to.
+    #[error("the record of the {kind} name {name} says {expected}, its blob is {found}")]
+    RecordContradicts {
+        /// adapter or composition.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// The identity in the record.
+        expected: Digest,
+        /// The identity that the blob gives.
+        found: Digest,
+    },
     /// No composition is active.
     #[error("no composition is active")]
     NoneActive,
@@ -350,12 +372,14 @@ impl Coded for ActivationError {
         match self {
             ActivationError::NotFound { .. } => "not-found",
             ActivationError::BaseAbsent { .. } => "base-absent",
+            ActivationError::BaseLost { .. } => "blob-missing",
             ActivationError::AdapterAbsent { .. } => "adapter-absent",
             ActivationError::AdapterMismatch { .. } => "adapter-mismatch",
             ActivationError::TokenizerMismatch { .. } => "tokenizer-mismatch",
             ActivationError::ManifestContradicts { .. } => "manifest-contradicts",
             ActivationError::PlanUnsupported => "plan-unsupported",
             ActivationError::AdapterBase { .. } => "adapter-base-mismatch",
+            ActivationError::RecordContradicts { .. } => "name-damaged",
             ActivationError::NoneActive => "none-active",
             ActivationError::NoParent { .. } => "no-parent",
         }
@@ -366,6 +390,9 @@ impl Coded for ActivationError {
             ActivationError::NotFound { .. }
             | ActivationError::NoneActive
             | ActivationError::NoParent { .. } => ErrorClass::NotFound,
+            ActivationError::RecordContradicts { .. } | ActivationError::BaseLost { .. } => {
+                ErrorClass::Damaged
+            }
             _ => ErrorClass::Refused,
         }
     }
@@ -437,7 +464,9 @@ impl Coded for RequestError {
     fn class(&self) -> ErrorClass {
         match self {
             RequestError::ContextFull { .. } => ErrorClass::Budget,
-            RequestError::NonFiniteLogit { .. } => ErrorClass::Refused,
+            RequestError::NonFiniteLogit { .. } | RequestError::TextTooShort { .. } => {
+                ErrorClass::Refused
+            }
             _ => ErrorClass::Usage,
         }
     }

@@ -55,8 +55,8 @@ impl Sampling {
         range(
             "repeat_penalty",
             self.repeat_penalty,
-            finite(self.repeat_penalty) && self.repeat_penalty > 0.0,
-            "above 0",
+            (0.01..=100.0).contains(&self.repeat_penalty),
+            "0.01 to 100",
         )
     }
 }

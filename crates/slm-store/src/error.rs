@@ -39,6 +39,12 @@ pub enum StoreError {
         /// The digest of its bytes.
         found: Digest,
     },
+    /// A blob that the store's own record needs is gone.
+    #[error("blob {digest} is missing, and the active generation needs it")]
+    BlobMissing {
+        /// The digest.
+        digest: Digest,
+    },
     /// Neither slot can be read, so it is not known which generation is active.
     #[error("both records of the active generation are damaged: {first}; {second}")]
     SlotDamaged {
@@ -122,6 +128,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// An absent blob, where the store itself says that it must be there.
+    pub fn missing_is_damage(self) -> StoreError {
+        match self {
+            StoreError::NotFound { digest } => StoreError::BlobMissing { digest },
+            other => other,
+        }
+    }
+
     /// A failure of the storage at `path`.
     pub fn io(path: &str, error: &io::Error) -> StoreError {
         StoreError::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
@@ -135,6 +149,7 @@ impl Coded for StoreError {
             StoreError::NameTaken { .. } => "name-taken",
             StoreError::Busy => "store-busy",
             StoreError::BlobDamaged { .. } => "blob-damaged",
+            StoreError::BlobMissing { .. } => "blob-missing",
             StoreError::SlotDamaged { .. } | StoreError::SlotContradicts { .. } => "slot-damaged",
             StoreError::NameDamaged { .. } => "name-damaged",
             StoreError::NotAGeneration { .. } => "not-a-generation",
@@ -151,6 +166,7 @@ impl Coded for StoreError {
             StoreError::NotFound { .. } => ErrorClass::NotFound,
             StoreError::Busy => ErrorClass::Busy,
             StoreError::BlobDamaged { .. }
+            | StoreError::BlobMissing { .. }
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
             | StoreError::NameDamaged { .. } => ErrorClass::Damaged,

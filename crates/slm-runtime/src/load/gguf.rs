@@ -39,6 +39,8 @@ const DESCRIPTIVE: [&str; 2] = ["rope.scaling.original_context_length", "rope.sc
 
 /// The base of sliding-window layers where the file does not give it (Gemma 3).
 const GEMMA3_LOCAL_THETA: f32 = 10_000.0;
+/// Gemma 3 27B, which scales its queries by another number than its head width and says so in no key.
+const GEMMA3_27B_LAYERS: u32 = 62;
 /// Every sixth layer of Gemma 3 is global where the file does not say otherwise.
 const GEMMA3_PATTERN: u32 = 6;
 
@@ -81,8 +83,7 @@ pub(crate) fn read(bytes: &Bytes, limits: &Limits) -> Result<SourceModel, Runtim
 
 /// Writes a base with the metadata it came with.
 pub(crate) fn write(base: &Base, out: &mut dyn std::io::Write) -> Result<(), RuntimeError> {
-    let metadata =
-        base.gguf_metadata().ok_or(ModelError::SectionMissing { section: "source metadata" })?;
+    let metadata = base.gguf_metadata().ok_or(ModelError::NotFromGguf)?;
     let (metadata, _) = RawMetadata::from_bytes(metadata, &Limits::STANDARD)?;
     let bytes: Vec<Cow<'_, [u8]>> =
         (0..base.tensors().len()).map(|at| base.tensor_bytes(at)).collect();
@@ -124,6 +125,9 @@ fn config(
         }
         None => n_embd / n_heads,
     };
+    if architecture == Architecture::Gemma3 && number("block_count")? == GEMMA3_27B_LAYERS {
+        return Err(unsupported(&key("block_count"), GEMMA3_27B_LAYERS));
+    }
     let rope_theta = metadata.f32(&key("rope.freq_base"))?.unwrap_or(10_000.0);
     let (sliding_window, pattern, local) = match architecture {
         Architecture::Gemma3 => (

@@ -29,8 +29,6 @@ pub struct HfFiles<'a> {
     pub chat_template: Option<&'a str>,
     /// Every `*.safetensors`, sorted by name.
     pub weights: Vec<&'a [u8]>,
-    /// The folder's name, for people.
-    pub name: String,
 }
 
 /// Keys of `config.json` that change nothing here: bookkeeping, training, or token ids that the tokenizer files give.
@@ -100,7 +98,8 @@ pub(crate) fn read(files: &HfFiles<'_>, limits: &Limits) -> Result<SourceModel, 
     Ok(SourceModel {
         config,
         tokenizer,
-        name: files.name.clone(),
+        // The folder's own name is a path: it must not reach the stored file.
+        name: document.get("_name_or_path").and_then(Value::as_str).unwrap_or_default().to_owned(),
         chat_template: chat_template(files)?,
         gguf_metadata: None,
         tensors,
@@ -114,7 +113,11 @@ fn chat_template(files: &HfFiles<'_>) -> Result<Option<String>, RuntimeError> {
     let Some(bytes) = files.tokenizer_config else { return Ok(None) };
     let document: Map<String, Value> = serde_json::from_slice(bytes)
         .map_err(|error| ModelError::ConfigJson { reason: error.to_string() })?;
-    Ok(document.get("chat_template").and_then(Value::as_str).map(str::to_owned))
+    match document.get("chat_template") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(template)) => Ok(Some(template.clone())),
+        Some(value) => Err(unsupported("chat_template", value)),
+    }
 }
 
 fn config(document: &Map<String, Value>) -> Result<ModelConfig, RuntimeError> {
@@ -157,9 +160,12 @@ fn config(document: &Map<String, Value>) -> Result<ModelConfig, RuntimeError> {
         None => n_embd / n_heads,
     };
     let rms_norm_eps =
-        require("rms_norm_eps", document.get("rms_norm_eps").and_then(Value::as_f64))? as f32;
-    let tied_embeddings =
-        document.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
+        require("rms_norm_eps", float("rms_norm_eps", document.get("rms_norm_eps"))?)?;
+    let tied_embeddings = match document.get("tie_word_embeddings") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(tied)) => *tied,
+        Some(value) => return Err(unsupported("tie_word_embeddings", value)),
+    };
     applied.extend(["rms_norm_eps", "tie_word_embeddings"]);
     let rope_theta = rope_theta(document)?;
     for (key, expected) in [("hidden_act", Value::from("silu")), ("pretraining_tp", Value::from(1))]
@@ -201,7 +207,7 @@ fn config(document: &Map<String, Value>) -> Result<ModelConfig, RuntimeError> {
 
 /// `rope_theta` stands at the top (older files) or in `rope_parameters`; any scaling but the default is refused by name.
 fn rope_theta(document: &Map<String, Value>) -> Result<f32, RuntimeError> {
-    let mut theta = document.get("rope_theta").and_then(Value::as_f64);
+    let mut theta = float("rope_theta", document.get("rope_theta"))?;
     for block in ["rope_parameters", "rope_scaling"] {
         let Some(value) = document.get(block) else { continue };
         if is_empty(value) {
@@ -210,14 +216,25 @@ fn rope_theta(document: &Map<String, Value>) -> Result<f32, RuntimeError> {
         let entries = value.as_object().ok_or_else(|| unsupported(block, value))?;
         for (key, value) in entries {
             match key.as_str() {
-                "rope_theta" => theta = value.as_f64(),
+                "rope_theta" => theta = float("rope_theta", Some(value))?,
                 "rope_type" | "type" if value == "default" => {}
                 _ if is_empty(value) => {}
                 _ => return Err(unsupported(&format!("{block}.{key}"), value)),
             }
         }
     }
-    Ok(theta.unwrap_or(10_000.0) as f32)
+    Ok(theta.unwrap_or(10_000.0))
+}
+
+/// A number, or none where the key is missing or null; anything else is refused by name.
+fn float(key: &str, value: Option<&Value>) -> Result<Option<f32>, RuntimeError> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64() {
+            Some(found) => Ok(Some(found as f32)),
+            None => Err(unsupported(key, value)),
+        },
+    }
 }
 
 /// GGUF's name for a tensor of a llama-type HF file.

@@ -123,7 +123,7 @@ impl Base {
     /// Writes this base as GGUF with the metadata of the GGUF file it came from, verbatim.
     ///
     /// # Errors
-    /// [`ModelError::SectionMissing`] when it came from another format; what `out` returns.
+    /// [`ModelError::NotFromGguf`] when it came from another format; what `out` returns.
     pub fn write_gguf(&self, out: &mut dyn std::io::Write) -> Result<(), RuntimeError> {
         gguf::write(self, out)
     }

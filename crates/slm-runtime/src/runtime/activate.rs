@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use slm_format::Digest;
-use slm_manifest::{CompositionId, ExecutionProfile, Manifest, RawManifest};
-use slm_store::{Generation, Storage};
+use slm_manifest::{AdapterId, CompositionId, ExecutionProfile, Manifest, RawManifest};
+use slm_store::{Generation, NameKind, Storage, StoreError, WriteLock};
 
 use crate::composition::Composition;
 use crate::error::{ActivationError, RuntimeError};
@@ -20,14 +20,18 @@ impl<S: Storage> Runtime<S> {
     /// Activating the active composition changes nothing, and the rollback target stays.
     ///
     /// # Errors
-    /// No such composition; anything wrong with the manifest, a blob or a binding; `store-busy`. On any error the old composition is active.
+    /// No such composition; anything wrong with the manifest, a blob or a binding; `store-busy`. On any error the old composition is active, but for one case: the system
+    /// fails to sync the record after its bytes arrived. [`Runtime::status`] says which it is.
     pub fn activate_composition(
         &self,
         reference: &Reference,
         now: &str,
     ) -> Result<Activation, RuntimeError> {
+        // Validate and stage: nothing in the store has changed when any of this fails.
         let manifest = self.manifest_by_reference(reference)?;
-        self.switch(&manifest, now)
+        let composition = self.composition_of(&manifest)?;
+        let lock = self.store.lock()?;
+        self.switch(&lock, &manifest, composition, now)
     }
 
     /// Goes back to the parent of the active generation, through the same validation.
@@ -57,11 +61,12 @@ impl<S: Storage> Runtime<S> {
     /// # Errors
     /// Nothing is active; as [`Runtime::activate_composition`].
     pub fn deactivate_adapter(&self, adapter: &str, now: &str) -> Result<Activation, RuntimeError> {
+        let lock = self.store.lock()?;
         let status = self.status()?;
         let mut raw: RawManifest = (*status.manifest).clone();
-        raw.adapters.retain(|entry| {
-            entry.name.as_str() != adapter && entry.adapter_id.to_string() != adapter
-        });
+        let meant = self.adapter_meant(adapter)?;
+        raw.adapters
+            .retain(|entry| entry.name.as_str() != adapter && Some(entry.adapter_id) != meant);
         if raw.adapters.len() == status.manifest.adapters.len() {
             return Ok(Activation {
                 composition: status.composition,
@@ -76,7 +81,18 @@ impl<S: Storage> Runtime<S> {
         }
         raw.timestamp_utc = now.to_owned();
         raw.evaluation = None;
-        self.switch(&Manifest::check(raw)?, now)
+        let manifest = Manifest::check(raw)?;
+        let composition = self.composition_of(&manifest)?;
+        self.switch(&lock, &manifest, composition, now)
+    }
+
+    /// The identity behind an adapter's id or its name in the store; none for a name that only a manifest knows.
+    fn adapter_meant(&self, adapter: &str) -> Result<Option<AdapterId>, RuntimeError> {
+        if adapter.starts_with("sha256:") {
+            return Ok(Some(adapter.parse()?));
+        }
+        let record = self.record(NameKind::Adapter, adapter)?;
+        Ok(record.map(|record| AdapterId::from_digest(record.id)))
     }
 
     /// What is active.
@@ -85,12 +101,13 @@ impl<S: Storage> Runtime<S> {
     /// `none-active`; a damaged record.
     pub fn status(&self) -> Result<Status, RuntimeError> {
         let active = self.store.active()?.ok_or(ActivationError::NoneActive)?;
-        let manifest = self.stored_manifest(active.record.manifest)?;
+        let manifest = self.stored_manifest(active.record.manifest).map_err(missing_is_damage)?;
         Ok(Status {
             composition: active.record.composition,
             generation: active.record.number,
             manifest_digest: active.record.manifest,
             manifest,
+            fault: active.fault,
         })
     }
 
@@ -133,10 +150,14 @@ impl<S: Storage> Runtime<S> {
         Session::new(self.active_composition()?, profile, self.engine.clone())
     }
 
-    fn switch(&self, manifest: &Manifest, now: &str) -> Result<Activation, RuntimeError> {
-        // Validate and stage: nothing in the store has changed when any of this fails.
-        let composition = self.composition_of(manifest)?;
-        let lock = self.store.lock()?;
+    /// Swaps to a staged composition, under the lock.
+    fn switch(
+        &self,
+        lock: &WriteLock,
+        manifest: &Manifest,
+        composition: Arc<Composition>,
+        now: &str,
+    ) -> Result<Activation, RuntimeError> {
         let active = self.store.active()?;
         let previous = active.as_ref().map(|active| active.record.composition);
         if let Some(active) = &active
@@ -151,7 +172,7 @@ impl<S: Storage> Runtime<S> {
                 changed: false,
             });
         }
-        let manifest_digest = self.put_manifest(&lock, manifest)?;
+        let manifest_digest = self.put_manifest(lock, manifest)?;
         let generation = Generation {
             number: active.as_ref().map_or(1, |active| active.sequence + 1),
             composition: composition.id(),
@@ -160,7 +181,7 @@ impl<S: Storage> Runtime<S> {
             time: now.to_owned(),
         };
         // Swap: the slot on the medium, then the pointer in memory, which cannot fail.
-        let digest = self.store.commit(&lock, generation.clone())?;
+        let digest = self.store.commit(lock, generation.clone())?;
         self.set_active(digest, Arc::clone(&composition));
         Ok(Activation {
             composition: composition.id(),
@@ -177,8 +198,8 @@ impl<S: Storage> Runtime<S> {
         manifest: Digest,
         expected: CompositionId,
     ) -> Result<Arc<Composition>, RuntimeError> {
-        let manifest = self.stored_manifest(manifest)?;
-        let composition = self.composition_of(&manifest)?;
+        let manifest = self.stored_manifest(manifest).map_err(missing_is_damage)?;
+        let composition = self.composition_of(&manifest).map_err(missing_is_damage)?;
         if composition.id() != expected {
             return Err(ActivationError::ManifestContradicts {
                 field: "composition".to_owned(),
@@ -188,5 +209,19 @@ impl<S: Storage> Runtime<S> {
             .into());
         }
         Ok(composition)
+    }
+}
+
+/// What a generation of this store needs and the store has not is damage, not a wrong name.
+fn missing_is_damage(error: RuntimeError) -> RuntimeError {
+    match error {
+        RuntimeError::Store(error) => error.missing_is_damage().into(),
+        RuntimeError::Activation(ActivationError::AdapterAbsent { file_hash, .. }) => {
+            StoreError::BlobMissing { digest: file_hash }.into()
+        }
+        RuntimeError::Activation(ActivationError::BaseAbsent { base }) => {
+            ActivationError::BaseLost { base }.into()
+        }
+        other => other,
     }
 }

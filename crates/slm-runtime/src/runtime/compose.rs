@@ -43,18 +43,27 @@ impl<S: Storage> Runtime<S> {
         // The whole composition is opened once here, so that a manifest that cannot be activated is never stored.
         let composition = self.composition_of(&manifest)?;
         let lock = self.store.lock()?;
-        let existing = self.store.name(NameKind::Composition, name)?;
+        let existing = match self.store.name(NameKind::Composition, name) {
+            // A damaged record is what --replace mends.
+            Err(slm_store::StoreError::NameDamaged { .. }) if replace => None,
+            existing => existing?,
+        };
         if let Some(record) = existing
             && record.id == composition.id().digest()
         {
-            // The same composition, put together again: the manifest that is there stays, with its time.
-            let manifest = self.stored_manifest(record.blob)?;
-            return Ok(Composed {
-                composition: composition.id(),
-                manifest,
-                manifest_digest: record.blob,
-                changed: false,
-            });
+            match self.stored_manifest(record.blob) {
+                // The same composition, put together again: the manifest that is there stays, with its time.
+                Ok(manifest) => {
+                    return Ok(Composed {
+                        composition: composition.id(),
+                        manifest,
+                        manifest_digest: record.blob,
+                        changed: false,
+                    });
+                }
+                Err(error) if !replace => return Err(error),
+                Err(_) => {}
+            }
         }
         if let Some(record) = existing
             && !replace
@@ -95,15 +104,15 @@ impl<S: Storage> Runtime<S> {
             Reference::Manifest(document) => Ok(Manifest::parse(document, &self.limits)?),
             Reference::Text(text) => {
                 if let Some(record) = self.record(NameKind::Composition, text)? {
-                    return self.stored_manifest(record.blob);
+                    return self.named_manifest(text, &record);
                 }
                 let Ok(digest) = text.parse::<Digest>() else {
                     return Err(not_found("composition", text));
                 };
-                for (_, record) in self.store.names(NameKind::Composition)? {
+                for (name, record) in self.store.names(NameKind::Composition)? {
                     let Ok(record) = record else { continue };
                     if record.id == digest || record.blob == digest {
-                        return self.stored_manifest(record.blob);
+                        return self.named_manifest(name.as_str(), &record);
                     }
                 }
                 for (_, entry) in self.store.history(super::activate::HISTORY_LIMIT)? {
@@ -152,16 +161,17 @@ impl<S: Storage> Runtime<S> {
         tokenizer: Option<TokenizerId>,
     ) -> Result<Option<Arc<Base>>, RuntimeError> {
         let fits = |base: &Base| tokenizer.is_none_or(|wanted| wanted == base.tokenizer_id());
-        let mut other = None;
+        let (mut other, mut failure) = (None, None);
         for (_, record) in self.store.names(NameKind::Base)? {
             if let Ok(record) = record
                 && record.id == id.digest()
             {
-                let base = self.open_base(id, record.blob)?;
-                if fits(&base) {
-                    return Ok(Some(base));
+                match self.open_base(id, record.blob) {
+                    Ok(base) if fits(&base) => return Ok(Some(base)),
+                    Ok(base) => other = Some(base),
+                    // Another blob may hold the same base undamaged.
+                    Err(error) => failure = Some(error),
                 }
-                other = Some(base);
             }
         }
         let is_base = |bytes: &[u8]| crate::load::peek_base_id(bytes, &self.limits) == Some(id);
@@ -170,10 +180,16 @@ impl<S: Storage> Runtime<S> {
                 && tokenizer.is_none_or(|wanted| has_tokenizer(bytes, wanted, &self.limits))
         })?;
         if let Some(blob) = found {
-            return self.open_base(id, blob).map(Some);
+            match self.open_base(id, blob) {
+                Ok(base) => return Ok(Some(base)),
+                Err(error) => failure = failure.or(Some(error)),
+            }
         }
         if other.is_some() {
             return Ok(other);
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
         }
         self.store.find_blob(&is_base)?.map(|blob| self.open_base(id, blob)).transpose()
     }
@@ -241,8 +257,7 @@ impl<S: Storage> Runtime<S> {
         name: &str,
         expected_base: Option<BaseId>,
     ) -> Result<Adapter, RuntimeError> {
-        self.store.verify_blob(blob)?;
-        let bytes = self.store.blob(blob)?;
+        let bytes = self.store.verified_blob(blob)?;
         let container = Container::open((*bytes).as_ref(), &self.limits)?;
         let (adapter, bound) = read_adapter(&container, &self.limits)?;
         match expected_base {
@@ -279,6 +294,15 @@ impl<S: Storage> Runtime<S> {
         let mut adapters = Vec::new();
         for (at, (name, record, weight)) in stack.iter().enumerate() {
             let adapter = self.read_adapter(record.blob, name.as_str(), Some(base.id()))?;
+            if adapter.id().digest() != record.id {
+                return Err(ActivationError::RecordContradicts {
+                    kind: "adapter",
+                    name: name.to_string(),
+                    expected: record.id,
+                    found: adapter.id().digest(),
+                }
+                .into());
+            }
             adapters.push(AdapterEntry {
                 name: name.clone(),
                 adapter_id: adapter.id(),
@@ -304,9 +328,25 @@ impl<S: Storage> Runtime<S> {
         Ok(Manifest::check(raw)?)
     }
 
+    /// The manifest behind a composition's name; the record's identity is what the manifest gives, or the store is damaged.
+    fn named_manifest(&self, name: &str, record: &NameRecord) -> Result<Manifest, RuntimeError> {
+        let manifest = self.stored_manifest(record.blob)?;
+        let found = manifest.composition_id().digest();
+        if found == record.id {
+            Ok(manifest)
+        } else {
+            Err(ActivationError::RecordContradicts {
+                kind: "composition",
+                name: name.to_owned(),
+                expected: record.id,
+                found,
+            }
+            .into())
+        }
+    }
+
     pub(super) fn stored_manifest(&self, blob: Digest) -> Result<Manifest, RuntimeError> {
-        self.store.verify_blob(blob)?;
-        let bytes = self.store.blob(blob)?;
+        let bytes = self.store.verified_blob(blob)?;
         Ok(Manifest::parse((*bytes).as_ref(), &self.limits)?)
     }
 
@@ -320,7 +360,6 @@ impl<S: Storage> Runtime<S> {
     }
 }
 
-/// In the order that a checked manifest has: by scheme.
 /// Whether the `.slm` file in `bytes` says that it holds this tokenizer; opening it checks the claim.
 fn has_tokenizer(bytes: &[u8], wanted: TokenizerId, limits: &Limits) -> bool {
     Container::open(bytes, limits).is_ok_and(|container| {
@@ -330,6 +369,7 @@ fn has_tokenizer(bytes: &[u8], wanted: TokenizerId, limits: &Limits) -> bool {
     })
 }
 
+/// In the order that a checked manifest has: by scheme.
 fn quantization(base: &Base) -> Vec<QuantizationEntry> {
     let mut entries: Vec<QuantizationEntry> = base
         .quantization()

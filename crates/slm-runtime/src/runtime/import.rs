@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use slm_format::container::ContainerWriteError;
 use slm_format::{Digest, DigestWriter};
 use slm_manifest::{BaseId, Name};
 use slm_overlay::Adapter;
@@ -37,7 +38,7 @@ impl<S: Storage> Runtime<S> {
         replace: bool,
     ) -> Result<ImportedBase, RuntimeError> {
         let lock = self.store.lock()?;
-        let write = |out: &mut dyn Write| base.write_slm(out).map_err(io::Error::other);
+        let write = |out: &mut dyn Write| base.write_slm(out).map_err(as_io);
         self.refuse_taken(NameKind::Base, name, base.id().digest(), &write, replace)?;
         let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
         let record = NameRecord { id: base.id().digest(), blob };
@@ -74,8 +75,7 @@ impl<S: Storage> Runtime<S> {
         // Binding is what activation will do; it must work before anything is stored.
         Arc::clone(&adapter).bind(base.id(), &base.shape())?;
         let lock = self.store.lock()?;
-        let write =
-            |out: &mut dyn Write| write_adapter(&adapter, base.id(), out).map_err(io::Error::other);
+        let write = |out: &mut dyn Write| write_adapter(&adapter, base.id(), out).map_err(as_io);
         self.refuse_taken(NameKind::Adapter, name, adapter.id().digest(), &write, replace)?;
         let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
         let record = NameRecord { id: adapter.id().digest(), blob };
@@ -138,6 +138,14 @@ impl<S: Storage> Runtime<S> {
             Ok(name) => Ok(self.store.name(kind, &name)?),
             Err(_) => Ok(None),
         }
+    }
+}
+
+/// The medium's own error where there is one, so that a full disk is told as a full disk.
+fn as_io(error: RuntimeError) -> io::Error {
+    match error {
+        RuntimeError::ContainerWrite(ContainerWriteError::Io(error)) => error,
+        other => io::Error::other(other),
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use slm_format::{Digest, Limits};
 use slm_manifest::{AdapterId, BaseId, CompositionId, Manifest, TokenizerId};
 use slm_overlay::peft::BindingReport;
-use slm_store::{Storage, Store};
+use slm_store::{SlotFault, Storage, Store};
 
 use crate::composition::Composition;
 use crate::error::RuntimeError;
@@ -107,6 +107,8 @@ pub struct Status {
     pub manifest_digest: Digest,
     /// Its manifest.
     pub manifest: Manifest,
+    /// The other slot of the store, where it cannot be used: the last switch was torn and this is the state before it, or the medium failed.
+    pub fault: Option<SlotFault>,
 }
 
 /// One generation of the history.

@@ -160,7 +160,6 @@ impl HfFolder {
             generation_config: Some(&self.generation_config),
             chat_template: None,
             weights: vec![&self.weights],
-            name: "tiny".to_owned(),
         };
         Base::open_hf(&files, &LIMITS, Kernels::detect(), &Inline)
     }

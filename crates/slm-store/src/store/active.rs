@@ -38,7 +38,7 @@ impl<S: Storage> Store<S> {
         if sequence == 0 {
             return Ok(None);
         }
-        let record = self.generation(generation)?;
+        let record = self.generation(generation).map_err(StoreError::missing_is_damage)?;
         for (field, same) in [
             ("manifest", record.manifest == manifest),
             ("composition", record.composition == composition),

@@ -179,7 +179,11 @@ impl<S: Storage> Store<S> {
         failure.map_or(Ok(None), Err)
     }
 
-    fn verified_blob(&self, digest: Digest) -> Result<Arc<S::Blob>, StoreError> {
+    /// The blob `digest`, hashed again with sha256: the very bytes that are handed out are those that were hashed.
+    ///
+    /// # Errors
+    /// As [`Store::verify_blob`].
+    pub fn verified_blob(&self, digest: Digest) -> Result<Arc<S::Blob>, StoreError> {
         let blob = self.blob(digest)?;
         let found = Digest::of((*blob).as_ref());
         if found == digest {
