@@ -239,7 +239,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum)]
     pub(crate) kv: Option<KvArg>,
     /// Tokens per prefill pass; changes no bit
-    #[arg(long, default_value_t = slm_runtime::generate::DEFAULT_CHUNK)]
+    #[arg(long, value_parser = chunk, default_value_t = slm_runtime::generate::DEFAULT_CHUNK)]
     pub(crate) chunk: usize,
 }
 
@@ -271,19 +271,19 @@ pub(crate) struct SamplingArgs {
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) temperature: f32,
     /// Candidates kept; 0 keeps all
     #[arg(long, default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Probability mass kept
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) top_p: f32,
     /// Smallest probability kept, relative to the largest
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) min_p: f32,
     /// Above 1: turns away from the last 64 tokens
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) repeat_penalty: f32,
     /// The random number of a position is a function of the seed and the position
     #[arg(long, default_value_t = 0)]
@@ -373,4 +373,13 @@ pub(crate) struct BenchArgs {
     /// How it runs
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// A number of tokens, at least one.
+fn chunk(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(0) => Err("expected 1 or more".to_owned()),
+        Ok(chunk) => Ok(chunk),
+        Err(error) => Err(error.to_string()),
+    }
 }

@@ -169,6 +169,12 @@ pub(crate) fn split_weight<'a>(
 ) -> Result<(&'a str, f32), CliError> {
     let Some((name, weight)) = argument.rsplit_once('=') else { return Ok((argument, 1.0)) };
     match weight.parse::<f32>() {
+        // A weight too small for f32 would silently be none.
+        Ok(0.0) if text_is_not_zero(weight) => Err(CliError::Value {
+            option,
+            value: argument.to_owned(),
+            reason: format!("{weight} is too small for a weight"),
+        }),
         Ok(weight) if weight.is_finite() => Ok((name, weight)),
         _ => Err(CliError::Value {
             option,
@@ -244,7 +250,6 @@ fn open_hf(folder: &Path, engine: &Engine) -> Result<Base, CliError> {
         generation_config: generation_config.as_deref(),
         chat_template: chat_template.transpose()?,
         weights: weights.iter().map(|bytes| (**bytes).as_ref()).collect(),
-        name: file_name(folder),
     };
     Ok(Base::open_hf(&files, &LIMITS, engine.kernels, &*engine.exec)?)
 }
@@ -349,4 +354,10 @@ fn read_slm(path: &Path, format: AdapterFormat) -> Result<ReadAdapter, CliError>
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name()
         .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Whether a decimal that rounds to zero is not zero.
+fn text_is_not_zero(text: &str) -> bool {
+    let digits = text.split(['e', 'E']).next().unwrap_or_default();
+    digits.bytes().any(|digit| (b'1'..=b'9').contains(&digit))
 }

@@ -28,7 +28,12 @@ impl World {
     /// A runtime over the store folder; the folder is made at the first use.
     pub(crate) fn runtime(&self, engine: Engine) -> Result<Runtime<FsStorage>, CliError> {
         let path = self.store_path()?;
-        Ok(Runtime::new(Store::open(FsStorage::open(path))?, engine, LIMITS))
+        let store = Store::open(FsStorage::open(path))?;
+        // A store that goes on with one of its two records says so; one that has neither fails where it is needed.
+        if let Ok(Some(fault)) = store.slot_fault() {
+            self.output.note(&format!("warning: {fault}; going on with the other record"));
+        }
+        Ok(Runtime::new(store, engine, LIMITS))
     }
 
     /// `--store`, then `$SLM_STORE`, then the platform's data folder.

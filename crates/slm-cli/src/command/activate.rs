@@ -40,6 +40,7 @@ pub(crate) fn status(world: &World) -> Result<(), CliError> {
         "manifest": status.manifest_digest,
         "base": status.manifest.base_model_hash,
         "adapters": adapters_of(&status.manifest),
+        "fault": status.fault.as_ref().map(ToString::to_string),
     });
     let mut lines = vec![
         format!("composition {}", status.composition),

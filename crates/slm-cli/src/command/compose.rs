@@ -60,7 +60,7 @@ pub(crate) fn adapters_of(manifest: &slm_manifest::Manifest) -> Vec<serde_json::
     manifest
         .adapters
         .iter()
-        .map(|entry| json!({ "name": entry.name, "adapter": entry.adapter_id, "weight": entry.merge_weight }))
+        .map(|entry| json!({ "name": entry.name, "adapter": entry.adapter_id, "weight": weight_of(entry.merge_weight) }))
         .collect()
 }
 
@@ -82,4 +82,9 @@ pub(crate) fn adapter_lines(manifest: &slm_manifest::Manifest) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// A weight as JSON has it: the shortest decimal that gives the f32 back, as in the manifest.
+pub(crate) fn weight_of(weight: f32) -> f64 {
+    weight.to_string().parse().expect("BUG: a float's own text is no float")
 }

@@ -135,7 +135,7 @@ fn base(base: &slm_runtime::load::Base) -> Report {
     let tensors: Vec<Value> = base
         .tensors()
         .iter()
-        .map(|t| json!({ "name": t.name(), "type": t.encoding().name(), "shape": t.shape(), "blake3": t.content() }))
+        .map(|t| json!({ "name": t.name(), "type": t.encoding().name(), "shape": t.shape(), "blake3": t.content().to_string() }))
         .collect();
     object["tensors"] = tensors.into();
     let mut lines = vec![format!("base {}", base.id())];

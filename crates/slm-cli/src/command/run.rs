@@ -14,6 +14,7 @@ use slm_runtime::tokenizer::{SpecialText, SpecialTokens, StreamDecoder};
 use slm_runtime::{Composition, Session};
 
 use crate::args::{RunArgs, SamplingArgs};
+use crate::command::compose::weight_of;
 use crate::error::CliError;
 use crate::model::{composition, engine_of, profile};
 use crate::world::{World, now, read_bounded, text};
@@ -127,7 +128,7 @@ pub(crate) fn adapters(composition: &Composition) -> Vec<serde_json::Value> {
     composition
         .adapters()
         .iter()
-        .map(|a| json!({ "name": a.name, "adapter": a.adapter, "weight": a.weight }))
+        .map(|a| json!({ "name": a.name, "adapter": a.adapter, "weight": weight_of(a.weight) }))
         .collect()
 }
 
