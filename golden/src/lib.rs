@@ -1,6 +1,6 @@
 //! Reference forward pass, vectors and the embedded tiny model.
 //!
-//! * [`reference`] is what slm computes, in plain loops and without dependencies; read it beside `docs/numerics.md`.
+//! * [`mod@reference`] is what slm computes, in plain loops and without dependencies; read it beside `docs/numerics.md`.
 //! * [`TINY_Q8_0`] and its adapters are a model small enough to embed: tests and `slm demo` need no file.
 //! * [`vectors`] are the logits that the reference pass gives for it; the fast code must give the same bits.
 //!

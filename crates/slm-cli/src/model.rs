@@ -309,7 +309,7 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
     }
     let weights = map(&weights_path)?;
     // Everything that can be wrong without a base is found now, before a missing option is complained of.
-    slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?;
+    slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
     Ok(Box::new(move |shape| {
         let parsed = slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?;
         let (adapter, report) = parsed.resolve(shape)?;

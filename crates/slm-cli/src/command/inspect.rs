@@ -7,6 +7,7 @@ use slm_format::Digest;
 use slm_format::container::Container;
 use slm_format::safetensors::SafeTensors;
 use slm_manifest::{Manifest, Name};
+use slm_overlay::peft::PeftLora;
 use slm_runtime::error::ModelError;
 use slm_runtime::load::{Bytes, ModelFormat};
 use slm_store::NameKind;
@@ -99,8 +100,21 @@ fn folder(path: &Path) -> Result<Report, CliError> {
     if path.join("adapter_config.json").exists() {
         let _resolve = read_adapter(path, AdapterFormat::Peft)?;
         let weights = map(&path.join("adapter_model.safetensors"))?;
-        let (mut object, lines) = safetensors((*weights).as_ref())?;
+        let config = read(&path.join("adapter_config.json"))?;
+        let report = PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
+        let (mut object, _) = safetensors((*weights).as_ref())?;
         object["kind"] = json!("peft-adapter");
+        object["targets"] = json!(report.targets);
+        object["patterns"] = json!(report.patterns);
+        object["warnings"] = json!(report.warnings);
+        let mut lines = vec![format!("lora on {} tensors", report.targets.len())];
+        lines.extend(
+            report
+                .targets
+                .iter()
+                .map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
+        );
+        lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
         return Ok((object, lines));
     }
     Ok(base(&open_base(path, &engine(None, None)?)?))

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use slm_format::Limits;
 use slm_format::safetensors::{SafeTensors, TensorView};
+use slm_manifest::config::Architecture;
 
 use super::config::LoraConfig;
 use crate::shape::{LINEARS, Linear};
@@ -49,6 +50,9 @@ pub struct MatchedPattern {
     /// Modules of the base that it targets.
     pub matched: u32,
 }
+
+/// No model that slm runs has more blocks.
+const MAX_LAYERS: u32 = 4096;
 
 #[derive(Debug, Clone, Default)]
 struct Pair {
@@ -125,6 +129,42 @@ impl PeftLora {
         }
         let report = self.report(&resolved, base, &targeted)?;
         Ok((Adapter::lora(resolved)?, report))
+    }
+
+    /// Everything that [`PeftLora::resolve`] finds wrong without knowing the base: the adapter on a base that has just the modules of the
+    /// file, in the shapes of its factors. The report's names are canonical.
+    ///
+    /// # Errors
+    /// As [`PeftLora::resolve`], but for what only the base can tell.
+    pub fn resolve_alone(&self) -> Result<BindingReport, OverlayError> {
+        let mut tensors = BTreeMap::new();
+        let mut n_layers = 0;
+        for (path, pair) in &self.modules {
+            let layer = path.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+            let known = layer.and_then(|(layer, module)| {
+                let layer = layer.parse::<u32>().ok().filter(|&layer| layer < MAX_LAYERS)?;
+                Some((layer, LINEARS.iter().find(|linear| linear.path == module)?))
+            });
+            if let (Some((layer, linear)), Some((_, a)), Some((_, b))) = (known, &pair.a, &pair.b) {
+                n_layers = n_layers.max(layer + 1);
+                let name = format!("blk.{layer}.{}.weight", linear.canonical);
+                tensors.insert(name, (u64::from(b.rows()), u64::from(a.cols())));
+            }
+        }
+        // An architecture whose rows stand as in the file: the order of rows is the base's business.
+        let architecture = Architecture::Gemma3;
+        let (n_heads, n_kv_heads, head_dim) = (1, 1, 1);
+        let tied_embeddings = true;
+        let base = BaseShape {
+            architecture,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            n_layers,
+            tied_embeddings,
+            tensors,
+        };
+        self.resolve(&base).map(|(_, report)| report)
     }
 
     fn resolve_module(
