@@ -354,3 +354,41 @@ fn rehash(bytes: &mut [u8]) {
     let hash = ContentHash::of(&hashed).to_bytes();
     bytes[header::INDEX_BLAKE3 as usize..header::SIZE as usize].copy_from_slice(&hash);
 }
+
+/// An interleaved tensor keeps its layout and the hash its writer gave; its bytes are covered by the section's hashes. Its twin in ggml order is
+/// verified by its own hash, and an encoding without such a layout is refused.
+#[test]
+fn interleaved_rows_are_held_as_they_stand() {
+    use slm_format::ContentHash;
+    use slm_format::container::TensorLayout;
+
+    let data: Vec<u8> = (0..16 * 18).map(|i| i as u8).collect();
+    let content = ContentHash::of(b"the bytes in ggml order");
+    let file = |encoding: Encoding, interleaved: bool, shape: [u64; 2]| {
+        let mut writer = ContainerWriter::new();
+        let added = match interleaved {
+            true => writer.interleaved_tensor("w", encoding, &shape, content, data.as_slice()),
+            false => writer.tensor("w", encoding, &shape, data.as_slice()),
+        };
+        added.map_err(|error| error.code())?;
+        let mut bytes = Vec::new();
+        writer.write_to(&mut bytes).unwrap();
+        Ok::<_, &str>(bytes)
+    };
+    let (strips, rows) = (
+        file(Encoding::Q4_0, true, [32, 16]).unwrap(),
+        file(Encoding::Q4_0, false, [32, 16]).unwrap(),
+    );
+    for (bytes, layout) in [(&strips, TensorLayout::Interleaved16), (&rows, TensorLayout::Rows)] {
+        let container = Container::open(bytes, &Limits::STANDARD).unwrap();
+        container.verify_all().unwrap();
+        let tensor = &container.tensors()[0];
+        assert_eq!((tensor.layout, tensor.data), (layout, data.as_slice()));
+        assert_eq!(tensor.content == content, layout == TensorLayout::Interleaved16);
+        let mut bent = bytes.clone();
+        *bent.last_mut().unwrap() ^= 1;
+        assert!(Container::open(&bent, &Limits::STANDARD).unwrap().verify_all().is_err());
+    }
+    assert_eq!(file(Encoding::F32, true, [8, 9]), Err("slm-write-tensor"));
+    assert!(file(Encoding::F32, false, [8, 9]).is_ok());
+}

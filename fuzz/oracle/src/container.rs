@@ -1,7 +1,9 @@
 //! The `.slm` container: one value has one encoding, and every byte is covered.
 
 use slm_format::container::layout::{header, section, tensor};
-use slm_format::container::{Container, ContainerWriter, Index, SectionKind};
+use slm_format::container::{
+    Container, ContainerWriter, Index, SectionKind, TensorEntry, TensorLayout,
+};
 use slm_format::{Coded, ContentHash, Digest, Encoding, Limits};
 
 use crate::Verdict;
@@ -110,9 +112,14 @@ fn rewritten(opened: &Container<'_>) -> Vec<u8> {
         }
     }
     for tensor in opened.tensors() {
-        writer
-            .tensor(tensor.name, tensor.encoding, &tensor.shape, tensor.data)
-            .expect("an accepted tensor");
+        let &TensorEntry { name, encoding, content, data, .. } = tensor;
+        match tensor.layout {
+            TensorLayout::Rows => writer.tensor(name, encoding, &tensor.shape, data),
+            TensorLayout::Interleaved16 => {
+                writer.interleaved_tensor(name, encoding, &tensor.shape, content, data)
+            }
+        }
+        .expect("an accepted tensor");
     }
     let mut bytes = Vec::new();
     let written = writer.write_to(&mut bytes).expect("a vector takes every byte");
@@ -142,7 +149,13 @@ fn valid(recipe: &mut Recipe<'_>) -> Vec<u8> {
         let bytes = encoding.tensor_bytes(&shape).expect("a small shape has a size");
         let data = recipe.paint(usize::try_from(bytes).expect("a small size fits"));
         let name = format!("blk.{index}.{}", recipe.one_of(&["weight", "bias", "é"]));
-        writer.tensor(name, encoding, &shape, data).expect("a valid tensor");
+        if TensorLayout::Interleaved16.fits(encoding) && recipe.below(2) == 1 {
+            let content = ContentHash::of(&data);
+            writer.interleaved_tensor(name, encoding, &shape, content, data)
+        } else {
+            writer.tensor(name, encoding, &shape, data)
+        }
+        .expect("a valid tensor");
     }
     let mut bytes = Vec::new();
     writer.write_to(&mut bytes).expect("a vector takes every byte");

@@ -387,7 +387,8 @@ impl RawTensor {
         let Some(encoding) = layout::encoding_from_code(self.encoding) else {
             return Err(ContainerError::TensorEncoding { tensor: tensor(), code: self.encoding });
         };
-        let Some(layout) = TensorLayout::from_number(self.layout) else {
+        let layout = TensorLayout::from_number(self.layout);
+        let Some(layout) = layout.filter(|layout| layout.fits(encoding)) else {
             return Err(ContainerError::TensorLayout { tensor: tensor(), layout: self.layout });
         };
         let used = usize::try_from(n_dims).ok().filter(|n| (1..=MAX_DIMS).contains(n));

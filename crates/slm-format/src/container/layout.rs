@@ -26,6 +26,25 @@ impl TensorLayout {
         }
     }
 
+    /// Whether tensors in `encoding` can be laid out so. Where interleaving would change nothing there is no such layout, so that one tensor
+    /// has one form.
+    pub fn fits(self, encoding: Encoding) -> bool {
+        match self {
+            TensorLayout::Rows => true,
+            TensorLayout::Interleaved16 => matches!(
+                encoding,
+                Encoding::Q4_0
+                    | Encoding::Q4_1
+                    | Encoding::Q5_0
+                    | Encoding::Q5_1
+                    | Encoding::Q8_0
+                    | Encoding::Q4_K
+                    | Encoding::Q5_K
+                    | Encoding::Q6_K
+            ),
+        }
+    }
+
     /// The layout of this code.
     pub fn from_number(number: u16) -> Option<TensorLayout> {
         [TensorLayout::Rows, TensorLayout::Interleaved16]

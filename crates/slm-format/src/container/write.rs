@@ -129,6 +129,8 @@ impl<'a> ContainerWriter<'a> {
             Some("it must have 1 to 4 dimensions, none of them 0")
         } else if encoding.tensor_bytes(&shape) != Some(found) {
             Some("its bytes are not as many as its encoding and shape ask for")
+        } else if !layout.fits(encoding) {
+            Some("its encoding has no interleaved layout")
         } else if !self.names.insert(name.clone()) {
             Some("its name is taken")
         } else {
