@@ -75,8 +75,12 @@ fn utc(seconds: u64) -> String {
     )
 }
 
-/// Maps a file.
+/// Maps a file. A pipe or a device is refused: opening one can wait for ever.
 pub(crate) fn map(path: &Path) -> Result<Arc<FsBlob>, CliError> {
+    let metadata = std::fs::metadata(path).map_err(|error| CliError::io(path, error))?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(CliError::Format { path: path.to_owned(), reason: "not a file" });
+    }
     let mapped = map_file(path).map_err(|error| CliError::io(path, error))?;
     Ok(Arc::new(mapped))
 }

@@ -43,7 +43,12 @@ pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
     loop {
         world.output.prompt();
         let Some(line) = lines.next() else { break };
-        let line = line.map_err(|error| CliError::io("standard input", error))?;
+        let line = line.map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => {
+                CliError::Format { path: "standard input".into(), reason: "not UTF-8" }
+            }
+            _ => CliError::io("standard input", error),
+        })?;
         messages.push(ChatMessage::new("user", line.clone()));
         let ids = chat_ids(&composition, &messages)?;
         // Positions whose tokens are still the same keep their place in the cache; the last is computed again for its logits.
