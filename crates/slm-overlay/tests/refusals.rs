@@ -132,6 +132,7 @@ fn values_of_another_type_or_range_are_refused() {
         ("r", "4", "8", "adapter-rank"),
         ("lora_alpha", "\"16\"", "16.5", "adapter-field"),
         ("lora_alpha", "1e300", "1e30", "adapter-scale"),
+        ("lora_alpha", "0", "1e-20", "adapter-no-target"),
         ("lora_alpha", "NaN", "16", "adapter-config-json"),
         ("lora_alpha", "Infinity", "16", "adapter-config-json"),
         ("use_rslora", "1", "null", "adapter-field"),
