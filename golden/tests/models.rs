@@ -1,7 +1,7 @@
 //! The real models against the logits that HF transformers + PEFT computed in f32 from the same GGUF files.
 //!
 //! The files are too large for the repository. `SLM_MODELS` names a folder with the two GGUF files, `SLM_REFERENCE` one with
-//! `adapters/` and `reference/logits/`. Without `SLM_MODELS` these tests pass without doing anything; with it, a missing file fails.
+//! `adapters/` and `reference/logits/`. The tests exist with the feature `real-models` only, and then anything missing fails.
 
 mod common;
 
@@ -15,9 +15,9 @@ const SMOLLM2: &str = "smollm2-135m-instruct-q4_1.gguf";
 const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 
 fn check(gguf: &str, logits: &str, stack: &[(&str, f32)], min_cosine: f64, max_kl: f64) {
-    let Some(models) = std::env::var_os("SLM_MODELS").map(PathBuf::from) else { return };
-    let reference = std::env::var_os("SLM_REFERENCE").map(PathBuf::from);
-    let reference = reference.expect("SLM_MODELS is set, SLM_REFERENCE is not");
+    let folder =
+        |name| PathBuf::from(std::env::var_os(name).expect("SLM_MODELS and SLM_REFERENCE"));
+    let (models, reference) = (folder("SLM_MODELS"), folder("SLM_REFERENCE"));
     let bytes = read(&models.join(gguf));
     let model = gguf_model(&bytes);
     let stack: Vec<(Lora, f32)> = stack
