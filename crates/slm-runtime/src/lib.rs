@@ -25,6 +25,7 @@
 //! # Ok::<(), slm_runtime::RuntimeError>(())
 //! ```
 
+pub mod audit;
 pub mod chat;
 pub mod error;
 pub mod eval;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use slm_runtime::Session;
+use slm_runtime::audit::{LogitsHasher, hex};
 use slm_runtime::error::RequestError;
 use slm_runtime::sample::argmax;
 
@@ -47,17 +48,17 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
         let started = Instant::now();
         let mut logits = session.advance(&prompt, args.engine.chunk)?;
         let prompt_s = started.elapsed().as_secs_f64();
-        let mut hasher = blake3::Hasher::new();
-        add(&mut hasher, &logits);
+        let mut hasher = LogitsHasher::new();
+        hasher.update(&logits);
         let mut decode_s = 0.0;
         for _ in 0..args.generate {
             let token = argmax(&logits);
             let started = Instant::now();
             session.advance_into(&mut logits, &[token], 1)?;
             decode_s += started.elapsed().as_secs_f64();
-            add(&mut hasher, &logits);
+            hasher.update(&logits);
         }
-        let hash = hasher.finalize().to_hex().to_string();
+        let hash = hex(hasher.finish().all);
         match &first_hash {
             Some(first) if *first != hash => {
                 return Err(CliError::Disagree { first: first.clone(), other: hash });
@@ -93,12 +94,6 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
     ];
     world.output.result(object, &lines);
     Ok(())
-}
-
-fn add(hasher: &mut blake3::Hasher, logits: &[f32]) {
-    for logit in logits {
-        hasher.update(&logit.to_le_bytes());
-    }
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use slm_manifest::ExecutionProfile;
+use slm_runtime::audit::{LogitsHasher, hex};
 use slm_runtime::generate::{GenerateOptions, generate};
 use slm_runtime::load::Base;
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
@@ -117,12 +118,8 @@ fn show(runtime: &Runtime<MemStorage>, engine: &Engine) -> Result<Shown, CliErro
     let mut session = runtime.session(ExecutionProfile::DEFAULT)?;
     let tokenizer = composition.base().tokenizer()?;
     let prompt = tokenizer.encode(PROMPT, SpecialTokens::AsText)?;
-    let mut hasher = blake3::Hasher::new();
-    session.advance_all(&prompt, prompt.len(), &mut |_, logits| {
-        for logit in logits {
-            hasher.update(&logit.to_le_bytes());
-        }
-    })?;
+    let mut hasher = LogitsHasher::new();
+    session.advance_all(&prompt, prompt.len(), &mut |_, logits| hasher.update(logits))?;
     session.truncate(0);
     let options = GenerateOptions {
         max_tokens: TOKENS,
@@ -140,7 +137,7 @@ fn show(runtime: &Runtime<MemStorage>, engine: &Engine) -> Result<Shown, CliErro
     Ok(Shown {
         composition: composition.id().to_string(),
         text,
-        logits_blake3: hasher.finalize().to_hex().to_string(),
+        logits_blake3: hex(hasher.finish().all),
         weights: composition.base().rehash(&*engine.exec).to_string(),
     })
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 use slm_format::safetensors::{Dtype, TensorSource};
 use slm_runtime::Session;
+use slm_runtime::audit::{LogitsHasher, hex};
 
 use crate::args::LogitsArgs;
 use crate::command::run::text_ids;
@@ -22,15 +23,14 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
     };
     let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
     let out = args.out.as_deref().map(OutFile::create).transpose()?;
-    let mut all = blake3::Hasher::new();
+    let mut hasher = LogitsHasher::new();
     let mut last = Vec::new();
     let mut kept: Vec<u8> = Vec::new();
     let progress = world.output.progress(tokens.len() as u64, "positions");
     session.advance_all(&tokens, args.engine.chunk, &mut |_, logits| {
-        let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
-        all.update(&bytes);
+        hasher.update(logits);
         if out.is_some() {
-            kept.extend_from_slice(&bytes);
+            kept.extend_from_slice(hasher.last_bytes());
         }
         last.clear();
         last.extend_from_slice(logits);
@@ -45,9 +45,8 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
             Ok(())
         })?;
     }
-    let last_bytes: Vec<u8> = last.iter().flat_map(|logit| logit.to_le_bytes()).collect();
-    let logits_blake3 = blake3::hash(&last_bytes).to_hex().to_string();
-    let all_blake3 = all.finalize().to_hex().to_string();
+    let digest = hasher.finish();
+    let (logits_blake3, all_blake3) = (hex(digest.last), hex(digest.all));
     let top = top(&last, args.top);
     let object = json!({
         "composition": composition.id(),
