@@ -19,6 +19,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("slm-server", 5),
     ("slm-golden", TOOLS),
     ("slm-oracle", TOOLS),
+    ("slm-bindgen", TOOLS),
     ("xtask", TOOLS + 1),
 ];
 
