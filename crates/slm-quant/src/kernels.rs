@@ -6,6 +6,10 @@ use crate::arch::{is_integer_coded, scalar};
 use crate::layout::BLOCK_BYTES;
 use crate::{Executor, QMatrix, QuantError, QuantizedRows, matmul};
 
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+use crate::arch::neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+use crate::arch::simd128;
 #[cfg(target_arch = "x86_64")]
 use crate::arch::{avx2, avx512};
 
@@ -19,17 +23,23 @@ pub enum Tier {
     Avx2,
     /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
     Avx512,
+    /// aarch64 with NEON; the dot-product instructions where the CPU has them.
+    Neon,
+    /// wasm32 compiled with simd128.
+    Simd128,
 }
 
 impl Tier {
-    const ALL: [Tier; 3] = [Tier::Scalar, Tier::Avx2, Tier::Avx512];
+    const ALL: [Tier; 5] = [Tier::Scalar, Tier::Avx2, Tier::Avx512, Tier::Neon, Tier::Simd128];
 
-    /// The name on the command line: `scalar`, `avx2`, `avx512`.
+    /// The name on the command line: `scalar`, `avx2`, `avx512`, `neon`, `simd128`.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Scalar => "scalar",
             Tier::Avx2 => "avx2",
             Tier::Avx512 => "avx512",
+            Tier::Neon => "neon",
+            Tier::Simd128 => "simd128",
         }
     }
 
@@ -65,6 +75,10 @@ pub(crate) enum Token {
     Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512),
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    Neon(neon::Neon),
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Simd128(simd128::Simd128),
 }
 
 /// Calls the function of this name in the tier's module.
@@ -76,6 +90,10 @@ macro_rules! tier_call {
             $crate::kernels::Token::Avx2(token) => $crate::arch::avx2::$name(token, $($arg),*),
             #[cfg(target_arch = "x86_64")]
             $crate::kernels::Token::Avx512(token) => $crate::arch::avx512::$name(token, $($arg),*),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            $crate::kernels::Token::Neon(token) => $crate::arch::neon::$name(token, $($arg),*),
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            $crate::kernels::Token::Simd128(token) => $crate::arch::simd128::$name(token, $($arg),*),
         }
     };
 }
@@ -100,6 +118,18 @@ impl Kernels {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Tier::Avx2 | Tier::Avx512 => None,
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Tier::Neon => Some(Kernels { token: Token::Neon(neon::Neon::detect()) }),
+            #[cfg(not(all(
+                target_arch = "aarch64",
+                target_feature = "neon",
+                target_endian = "little"
+            )))]
+            Tier::Neon => None,
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Tier::Simd128 => Some(Kernels { token: Token::Simd128(simd128::Simd128) }),
+            #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+            Tier::Simd128 => None,
         }
     }
 
@@ -111,6 +141,10 @@ impl Kernels {
             Token::Avx2(_) => Tier::Avx2,
             #[cfg(target_arch = "x86_64")]
             Token::Avx512(_) => Tier::Avx512,
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Token::Neon(_) => Tier::Neon,
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Token::Simd128(_) => Tier::Simd128,
         }
     }
 
@@ -125,7 +159,20 @@ impl Kernels {
             (Tier::Avx2, false) => "avx2-f32",
             (Tier::Avx512, true) => "avx512-int8",
             (Tier::Avx512, false) => "avx512-f32",
+            (Tier::Neon, true) if self.has_dotprod() => "neon-dotprod-int8",
+            (Tier::Neon, true) => "neon-int8",
+            (Tier::Neon, false) => "neon-f32",
+            (Tier::Simd128, true) => "simd128-int8",
+            (Tier::Simd128, false) => "simd128-f32",
         }
+    }
+
+    fn has_dotprod(self) -> bool {
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+        if let Token::Neon(token) = self.token {
+            return token.has_dotprod();
+        }
+        false
     }
 
     /// `out` (`[n_tokens, w.rows()]`) = `x` (`[n_tokens, w.cols()]`) · Wᵀ.
