@@ -15,6 +15,9 @@ pub const TINY_Q8_0_INT8: &str = include_str!("../vectors/tiny-q8_0-int8.json");
 /// `vectors/tiny-q8_0-f32.json`: f32 activations over an f32 cache, the oracle mode.
 pub const TINY_Q8_0_F32: &str = include_str!("../vectors/tiny-q8_0-f32.json");
 
+/// `vectors/real-models.json`: the two real models, whose files are too large to be here.
+pub const REAL_MODELS: &str = include_str!("../vectors/real-models.json");
+
 /// One file of vectors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,10 +52,50 @@ pub struct Vector {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackEntry {
-    /// `tiny-kjv` or `tiny-python`.
+    /// Its name: `tiny-kjv` or `tiny-python` for the tiny model.
     pub adapter: String,
     /// Its weight in the stack.
     pub weight: f32,
+}
+
+/// The file of the real models' vectors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealModelFile {
+    /// What the file holds and who computed it.
+    pub comment: String,
+    /// `int8` or `f32`, as the command line spells activations.
+    pub activations: String,
+    /// `f16` or `f32`, as the command line spells the KV cache.
+    pub kv: String,
+    /// The vectors.
+    pub records: Vec<RealModelVector>,
+}
+
+/// The logits of one prompt under one stack of a real model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealModelVector {
+    /// A name for messages.
+    pub name: String,
+    /// The name of the model's file.
+    pub gguf: String,
+    /// BLAKE3 in hex over the file: with another file the logits mean nothing.
+    pub gguf_blake3: String,
+    /// The stack, bottom first; adapters are names of PEFT folders.
+    pub stack: Vec<StackEntry>,
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// BLAKE3 in hex over the logits of all positions in order, each an f32 in little-endian bytes.
+    pub all_blake3: String,
+}
+
+/// The vectors of the real models.
+///
+/// # Panics
+/// Never: a test reads the file.
+pub fn real_models() -> RealModelFile {
+    serde_json::from_str(REAL_MODELS).expect("BUG: vectors/real-models.json is not well formed")
 }
 
 /// The vectors in the text of a file.
