@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::metadata::{self, Package};
+use crate::metadata::{self, Kind, Package};
 use crate::problems::{Outcome, Problems};
 use crate::{run, spdx};
 
@@ -28,8 +28,15 @@ struct Rules {
     allowed: Vec<String>,
     /// Licences that one crate alone may have.
     exceptions: BTreeMap<String, Vec<String>>,
-    /// Crates that must not be used, and why.
-    banned: BTreeMap<String, String>,
+    /// Crates that must not be used.
+    banned: BTreeMap<String, Ban>,
+}
+
+/// Why a crate must not be used.
+struct Ban {
+    reason: String,
+    /// Crates from elsewhere that may depend on it all the same, for their own sake.
+    wrappers: Vec<String>,
 }
 
 impl Rules {
@@ -49,7 +56,8 @@ impl Rules {
         for entry in tables(table.get("bans").and_then(|section| section.get("deny"))) {
             let reason = entry.get("reason").and_then(toml::Value::as_str);
             let reason = reason.ok_or_else(|| Problems::one("deny.toml: a ban has no reason"))?;
-            banned.insert(named(entry)?, reason.to_owned());
+            let wrappers = strings(entry.get("wrappers"));
+            banned.insert(named(entry)?, Ban { reason: reason.to_owned(), wrappers });
         }
         Ok(Rules { allowed, exceptions, banned })
     }
@@ -59,8 +67,18 @@ fn violations(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut found = Vec::new();
     for package in packages {
         let Package { name, version, .. } = package;
-        if let Some(reason) = rules.banned.get(name) {
-            found.push(format!("deny: {name} {version} is banned: {reason}"));
+        if let Some(Ban { reason, wrappers }) = rules.banned.get(name) {
+            let users = packages.iter().filter(|user| uses(user, name));
+            let users: Vec<&str> = users.map(|user| user.name.as_str()).collect();
+            let may = |user: &&str| wrappers.iter().any(|wrapper| wrapper == user);
+            // A package that nobody depends on is in the lock file all the same: it stands for itself.
+            if users.is_empty() || !users.iter().all(may) {
+                let users = users.into_iter().filter(|user| !may(user)).collect::<Vec<_>>();
+                found.push(format!(
+                    "deny: {name} {version} is banned: {reason}; taken by {}",
+                    users.join(", ")
+                ));
+            }
         }
         if let Some(source) = package.source.as_deref().filter(|source| *source != REGISTRY) {
             found.push(format!("deny: {name} {version} comes from {source}, not from crates.io"));
@@ -81,6 +99,13 @@ fn violations(rules: &Rules, packages: &[Package]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether a package is built with another. Development dependencies of crates from elsewhere are in no lock file.
+fn uses(package: &Package, name: &str) -> bool {
+    let is_built = |kind: Kind| kind != Kind::Dev || package.source.is_none();
+    let mut dependencies = package.dependencies.iter();
+    dependencies.any(|dependency| dependency.name == name && is_built(dependency.kind))
 }
 
 fn duplicates(packages: &[Package]) -> Vec<String> {
@@ -142,6 +167,28 @@ mod tests {
         for (package, expected) in cases {
             let found = violations(&rules, std::slice::from_ref(&package));
             assert_eq!(found.len(), expected, "{package:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_banned_crate_is_for_its_wrappers_alone() {
+        let text = RULES.replace("reason = \"no", "wrappers = [\"curl\"], reason = \"no");
+        let rules = Rules::parse(&text).expect("the rules can be read");
+        let registry = Some(REGISTRY);
+        let with =
+            |name: &str, source, kind| package(name, Some("MIT"), source).with("openssl-sys", kind);
+        let cases = [
+            (with("curl", registry, Kind::Normal), 0),
+            (with("git2", registry, Kind::Normal), 1),
+            (with("slm-kv", None, Kind::Normal), 1),
+            (with("slm-kv", None, Kind::Dev), 1),
+        ];
+        for (user, expected) in cases {
+            let banned = || package("openssl-sys", Some("MIT"), registry);
+            let curl = with("curl", registry, Kind::Build);
+            let tests_alone = with("git2", registry, Kind::Dev);
+            let found = violations(&rules, &[banned(), curl, tests_alone, user]);
+            assert_eq!(found.len(), expected, "{found:?}");
         }
     }
 

@@ -12,6 +12,7 @@ mod golden;
 mod layers;
 mod metadata;
 mod package;
+mod parity;
 mod problems;
 mod run;
 mod source;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND
   deny                        licences, sources and banned crates (deny.toml)
   package                     every crate for crates.io has what crates.io asks for
   wasm [--debian]             the library crates compile for wasm32-unknown-unknown; --debian: with Debian's compiler
+  parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
 ";
@@ -58,6 +60,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["package"] => package::check(),
         ["wasm"] => wasm::check(wasm::Toolchain::Any),
         ["wasm", "--debian"] => wasm::check(wasm::Toolchain::Debian),
+        ["parity", rest @ ..] => parity::run(rest),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["fuzz", rest @ ..] => fuzz::run(rest),

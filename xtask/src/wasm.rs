@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::problems::{Outcome, Problems};
 use crate::{metadata, run};
 
-const TARGET: &str = "wasm32-unknown-unknown";
+pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Every library crate that a browser needs; those that are not in the workspace are passed over.
 const LIBRARIES: &[&str] = &[
@@ -26,7 +26,7 @@ const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_STD: &str = "/usr/lib/rustlib/src/rust/library/Cargo.toml";
 
 /// Which compiler builds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Toolchain {
     /// Ours if it has the target, else Debian's.
     Any,
@@ -36,6 +36,11 @@ pub(crate) enum Toolchain {
 
 /// Compiles the libraries without their default features.
 pub(crate) fn check(toolchain: Toolchain) -> Outcome {
+    build(toolchain).map(|_module| ())
+}
+
+/// As [`check`]; returns where slm-wasm's module is.
+pub(crate) fn build(toolchain: Toolchain) -> Result<PathBuf, Problems> {
     let members = metadata::workspace()?;
     let packages: Vec<&str> = LIBRARIES
         .iter()
@@ -47,27 +52,35 @@ pub(crate) fn check(toolchain: Toolchain) -> Outcome {
     for package in packages {
         command.args(["--package", package]);
     }
-    run::must(&mut command)
+    run::must(&mut command)?;
+    Ok(target_dir().join(TARGET).join("release/slm_wasm.wasm"))
+}
+
+/// The target folder of [`compiler`].
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| run::root().join("target"), PathBuf::from)
+        .join("wasm")
 }
 
 /// `cargo build` of a toolchain that has the target, with a target folder of its own.
-fn compiler(toolchain: Toolchain) -> Result<std::process::Command, Problems> {
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| run::root().join("target"), PathBuf::from)
-        .join("wasm");
+pub(crate) fn compiler(toolchain: Toolchain) -> Result<std::process::Command, Problems> {
+    let mut command = toolchain_with_target(toolchain)?;
+    // simd128 is required, and relaxed SIMD never: its results differ between machines.
+    command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-C target-feature=+simd128");
+    command.arg("--target-dir").arg(target_dir());
+    Ok(command)
+}
+
+fn toolchain_with_target(toolchain: Toolchain) -> Result<std::process::Command, Problems> {
     let sysroot = run::output(run::command("rustc").args(["--print", "sysroot"]))?;
     let rustlib = Path::new(sysroot.trim()).join("lib/rustlib");
     if toolchain == Toolchain::Any && rustlib.join(TARGET).is_dir() {
         let mut command = run::cargo();
-        command.arg("build").arg("--target-dir").arg(target_dir);
+        command.arg("build");
         return Ok(command);
     }
-    let missing: Vec<&str> =
-        [(DEBIAN_RUSTC, "rustc-web"), (DEBIAN_CARGO, "cargo-web"), (DEBIAN_STD, "rust-web-src")]
-            .into_iter()
-            .filter(|(path, _)| !Path::new(path).is_file())
-            .map(|(_, package)| package)
-            .collect();
+    let missing = debian_missing();
     if !missing.is_empty() {
         return Err(Problems::one(format!(
             "wasm: this toolchain has no {TARGET}. Either `rustup target add {TARGET}`, or, on Debian, `apt-get install {}`",
@@ -77,18 +90,31 @@ fn compiler(toolchain: Toolchain) -> Result<std::process::Command, Problems> {
     let linker = rust_lld(&rustlib)
         .ok_or_else(|| Problems::one(format!("wasm: no rust-lld under {}", rustlib.display())))?;
     println!("wasm: {DEBIAN_RUSTC} with its own standard library's source");
+    let mut command = debian_cargo();
+    command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+    Ok(command)
+}
+
+/// `cargo build` of Debian's compiler and the standard library's source, for any target.
+pub(crate) fn debian_cargo() -> std::process::Command {
     let mut command = run::command(DEBIAN_CARGO);
     command
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTC", DEBIAN_RUSTC)
-        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker)
-        .args(["build", "-Zbuild-std=std,panic_abort"])
-        .arg("--target-dir")
-        .arg(target_dir);
+        .args(["build", "-Zbuild-std=std,panic_abort"]);
     for inherited in ["CARGO", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "LD_LIBRARY_PATH"] {
         command.env_remove(inherited);
     }
-    Ok(command)
+    command
+}
+
+/// The packages of Debian that [`debian_cargo`] needs and that are not installed.
+pub(crate) fn debian_missing() -> Vec<&'static str> {
+    [(DEBIAN_RUSTC, "rustc-web"), (DEBIAN_CARGO, "cargo-web"), (DEBIAN_STD, "rust-web-src")]
+        .into_iter()
+        .filter(|(path, _)| !Path::new(path).is_file())
+        .map(|(_, package)| package)
+        .collect()
 }
 
 /// The linker that comes with every toolchain, under the host's name.
