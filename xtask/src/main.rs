@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod ci;
 mod deny;
 mod dependencies_doc;
@@ -34,6 +35,7 @@ usage: cargo xtask COMMAND
   wasm [--debian]             the library crates compile for wasm32-unknown-unknown; --debian: with Debian's compiler
   parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
+  bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
 ";
 
@@ -63,6 +65,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["parity", rest @ ..] => parity::run(rest),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
+        ["bench", rest @ ..] => bench::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -358,6 +358,9 @@ pub(crate) struct LogitsArgs {
 /// `bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
+    /// Tokens that are in the context before, not timed
+    #[arg(long, default_value_t = 0)]
+    pub(crate) depth: usize,
     /// Prompt tokens
     #[arg(long, default_value_t = 512)]
     pub(crate) prompt: usize,

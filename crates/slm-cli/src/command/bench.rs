@@ -30,21 +30,27 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
     let composition = composition(world, &args.model, &engine)?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
-    let needed = (args.prompt as u64).saturating_add(args.generate as u64);
+    let needed = (args.depth as u64)
+        .saturating_add(args.prompt as u64)
+        .saturating_add(args.generate as u64);
     let context_length = session.context_length();
     if needed > u64::from(context_length) {
         return Err(RequestError::ContextFull { needed, context_length }.into());
     }
     let vocab_size = composition.base().config().vocab_size;
-    let prompt: Vec<u32> = (0..args.prompt as u32)
-        .map(|n| n.wrapping_mul(7_919).wrapping_add(13) % vocab_size)
-        .collect();
+    // Ids all over the vocabulary.
+    let id = |n: usize| (n as u32).wrapping_mul(7_919).wrapping_add(13) % vocab_size;
+    let before: Vec<u32> = (0..args.depth).map(id).collect();
+    let prompt: Vec<u32> = (args.depth..args.depth + args.prompt).map(id).collect();
+    if !before.is_empty() {
+        session.advance(&before, args.engine.chunk)?;
+    }
     let progress = world.output.progress(args.runs as u64 + 1, "runs");
     let mut first_hash: Option<String> = None;
     let (mut prompt_rates, mut decode_rates) = (Vec::new(), Vec::new());
     // One run more than asked for: the first warms caches and is not counted.
     for n in 0..=args.runs {
-        session.truncate(0);
+        session.truncate(args.depth);
         let started = Instant::now();
         let mut logits = session.advance(&prompt, args.engine.chunk)?;
         let prompt_s = started.elapsed().as_secs_f64();
@@ -75,11 +81,13 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
     let (prompt_rate, decode_rate) = (median(&mut prompt_rates), median(&mut decode_rates));
     let hash = first_hash.unwrap_or_default();
     let object = json!({
+        "depth": args.depth,
         "prompt_tokens": args.prompt,
         "prompt_tokens_per_s": prompt_rate,
         "generate_tokens": args.generate,
         "decode_tokens_per_s": decode_rate,
         "runs": args.runs,
+        "kv_bytes": session.kv_bytes(),
         "peak_rss_bytes": peak_rss_bytes(),
         "load_ms": load_ms,
         "logits_blake3": hash,
