@@ -18,7 +18,7 @@ const STEPS: &[Step] = &[
     ("deny", deny::check),
     ("package", package::check),
     ("clippy", clippy),
-    ("test", || run::must(tests())),
+    ("test", || run::must(&mut tests())),
     ("doc", || {
         let mut cargo = run::cargo();
         cargo.env("RUSTDOCFLAGS", "-D warnings");
