@@ -11,8 +11,8 @@ use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::load::{Base, HfFiles};
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
 use slm_runtime::{Composition, Engine, Runtime};
-use slm_store::FsBlob;
 use slm_store::Storage;
+use slm_store::{Blob as _, FsBlob};
 
 use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
 use crate::error::CliError;
@@ -95,7 +95,7 @@ pub(crate) fn composition(
             None => runtime.active_composition()?,
         });
     };
-    let base = Arc::new(open_interleaved(path, engine)?);
+    let base = Arc::new(load_base(path, engine)?);
     let mut stack = Vec::new();
     for argument in &args.adapter {
         let (path, weight) = split_path_weight(argument)?;
@@ -189,25 +189,31 @@ pub(crate) fn open_base(path: &Path, engine: &Engine) -> Result<Base, CliError> 
     if path.is_dir() { open_hf(path, engine) } else { open_file(path, map(path)?, engine) }
 }
 
-/// Opens a model with its rows in the order that the kernels read fastest; a mapped file does not stay in memory beside the copy.
-pub(crate) fn open_interleaved(path: &Path, engine: &Engine) -> Result<Base, CliError> {
+/// Reads a model into memory, to run it; a mapped file does not stay in memory beside the copy.
+pub(crate) fn load_base(path: &Path, engine: &Engine) -> Result<Base, CliError> {
     if path.is_dir() {
-        return Ok(open_hf(path, engine)?.interleaved(&*engine.exec, &|_| {}));
+        return open_hf(path, engine);
     }
     let bytes = map(path)?;
-    let base = open_file(path, Arc::clone(&bytes), engine)?;
-    Ok(base.interleaved(&*engine.exec, &|range| bytes.release(range)))
+    refuse_weights_alone(path, &bytes)?;
+    let release = |range| bytes.release(range);
+    Ok(Base::load((*bytes).as_ref(), &LIMITS, engine.kernels, &*engine.exec, &release)?)
 }
 
 fn open_file(path: &Path, bytes: Arc<FsBlob>, engine: &Engine) -> Result<Base, CliError> {
-    if is_safetensors(path, (*bytes).as_ref()) {
-        SafeTensors::parse((*bytes).as_ref(), &LIMITS)?;
+    refuse_weights_alone(path, &bytes)?;
+    Ok(Base::open(bytes, &LIMITS, engine.kernels, &*engine.exec)?)
+}
+
+fn refuse_weights_alone(path: &Path, bytes: &FsBlob) -> Result<(), CliError> {
+    if is_safetensors(path, bytes.as_ref()) {
+        SafeTensors::parse(bytes.as_ref(), &LIMITS)?;
         return Err(CliError::Format {
             path: path.to_owned(),
             reason: "weights alone are no model; give the folder that also has config.json and tokenizer.json",
         });
     }
-    Ok(Base::open(bytes, &LIMITS, engine.kernels, &*engine.exec)?)
+    Ok(())
 }
 
 /// Whether a file is safetensors: by its name, or by a header that begins after its length.

@@ -1,20 +1,38 @@
 //! An adapter on one base.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use slm_format::Encoding;
 use slm_manifest::{AdapterId, BaseId};
 use slm_quant::QMatrix;
+use slm_quant::layout::AlignedBytes;
 
 use crate::{Adapter, BaseShape, LoraModule, OverlayError};
 
 /// An adapter whose targets were found in one base, with its factors in the form the kernels read.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct BoundAdapter {
     adapter: Arc<Adapter>,
     base: BaseId,
-    /// One per module of the adapter: B transposed, `[rank, out]`, so that the up-projection reads whole rows.
-    b_transposed: Vec<Vec<u8>>,
+    /// Module after module, A, and B transposed to `[rank, out]` so that the up-projection reads whole rows: in one piece, because a pass
+    /// reads each of them once, and small pieces in many places cost more than their bytes.
+    working: Arc<AlignedBytes>,
+    places: Vec<Place>,
+}
+
+/// Where a module's factors are in the working form.
+#[derive(Debug, Clone)]
+struct Place {
+    a: Range<usize>,
+    b_transposed: Range<usize>,
+}
+
+impl PartialEq for BoundAdapter {
+    /// The working form follows from the adapter.
+    fn eq(&self, other: &BoundAdapter) -> bool {
+        self.adapter == other.adapter && self.base == other.base
+    }
 }
 
 impl Adapter {
@@ -55,8 +73,26 @@ impl Adapter {
                 });
             }
         }
-        let b_transposed = self.modules().iter().map(|module| module.b.transposed()).collect();
-        Ok(BoundAdapter { adapter: self, base: base_id, b_transposed })
+        let mut end = 0usize;
+        let mut place = |len: usize| {
+            let start = end;
+            end = (start + len).next_multiple_of(64);
+            start..start + len
+        };
+        let places: Vec<Place> = self
+            .modules()
+            .iter()
+            .map(|module| Place {
+                a: place(module.a.data().len()),
+                b_transposed: place(module.b.data().len()),
+            })
+            .collect();
+        let mut working = AlignedBytes::zeroed(end);
+        for (module, place) in self.modules().iter().zip(&places) {
+            working[place.a.clone()].copy_from_slice(module.a.data());
+            module.b.transpose_into(&mut working[place.b_transposed.clone()]);
+        }
+        Ok(BoundAdapter { adapter: self, base: base_id, working: Arc::new(working), places })
     }
 }
 
@@ -76,9 +112,9 @@ impl BoundAdapter {
         self.base
     }
 
-    /// Bytes resident beside the base: the adapter's factors and the transposed copies of its B factors.
+    /// Bytes resident beside the base: the adapter's factors, and their copy in the form that the kernels read.
     pub fn bytes(&self) -> u64 {
-        self.adapter.bytes() + self.b_transposed.iter().map(|data| data.len() as u64).sum::<u64>()
+        self.adapter.bytes() + self.working.len() as u64
     }
 
     /// Index of the module that touches `tensor`.
@@ -93,13 +129,14 @@ impl BoundAdapter {
     /// A of a module, `[rank, in]`.
     pub(crate) fn a(&self, index: usize) -> QMatrix<'_> {
         let a = &self.module(index).a;
-        matrix(a.encoding(), a.rows(), a.cols(), a.data())
+        matrix(a.encoding(), a.rows(), a.cols(), &self.working[self.places[index].a.clone()])
     }
 
     /// B of a module, transposed: `[rank, out]`.
     pub(crate) fn b_transposed(&self, index: usize) -> QMatrix<'_> {
         let b = &self.module(index).b;
-        matrix(b.encoding(), b.cols(), b.rows(), &self.b_transposed[index])
+        let bytes = &self.working[self.places[index].b_transposed.clone()];
+        matrix(b.encoding(), b.cols(), b.rows(), bytes)
     }
 }
 

@@ -97,16 +97,14 @@ impl Factor {
         Factor { data: data.into(), ..*self }
     }
 
-    /// The bytes of the transposed matrix, same encoding.
-    pub(crate) fn transposed(&self) -> Vec<u8> {
+    /// Writes the bytes of the transposed matrix, same encoding, to `data`, which has as many.
+    pub(crate) fn transpose_into(&self, data: &mut [u8]) {
         let (rows, cols, width) =
             (self.rows as usize, self.cols as usize, self.encoding.block_bytes());
-        let mut data = vec![0; self.data.len()];
         for (index, element) in self.data.chunks_exact(width).enumerate() {
             let (row, col) = (index / cols, index % cols);
             data[(col * rows + row) * width..][..width].copy_from_slice(element);
         }
-        data
     }
 
     /// The elements rounded to f16, to nearest even. `name` is what errors call the factor.
@@ -167,7 +165,9 @@ mod tests {
     fn a_transposed_matrix_has_rows_for_columns() {
         let data = f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         let factor = Factor::new("x", Encoding::F32, 2, 3, data.into()).unwrap();
-        assert_eq!(factor.transposed(), f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
+        let mut transposed = vec![0; factor.data().len()];
+        factor.transpose_into(&mut transposed);
+        assert_eq!(transposed, f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
         assert_eq!(
             factor.with_rows(|row| 1 - row).data(),
             f32_bytes(&[4.0, 5.0, 6.0, 1.0, 2.0, 3.0])

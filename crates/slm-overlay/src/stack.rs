@@ -1,10 +1,11 @@
 //! The ordered stack, and what it adds to one tensor's product.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use slm_manifest::{AdapterId, BaseId};
-use slm_quant::{Executor, Inline, Kernels};
+use slm_quant::{Executor, Kernels};
 
 use crate::{BoundAdapter, LoraModule, OverlayError};
 
@@ -114,13 +115,64 @@ impl TensorStack {
         self.terms.iter().map(|term| (term.s, term.bound.module(term.module)))
     }
 
-    /// Values that `scratch` must have room for, so that [`TensorStack::apply`] allocates nothing for so many tokens.
+    /// Values that `z` of [`TensorStack::down`] holds for so many tokens: each term's rank, for each token.
     pub fn scratch_len(&self, n_tokens: usize) -> usize {
-        self.parts().map(|(_, module)| module.rank() as usize).max().unwrap_or(0) * n_tokens
+        self.parts().map(|(_, module)| module.rank() as usize).sum::<usize>() * n_tokens
     }
 
-    /// Adds the stack's deltas to `y` (`[n_tokens, out]`), the base's product of `x` (`[n_tokens, in]`), by numerics 7: for each adapter
-    /// in order, `z = A x` (16 lanes), `u = B z` (ascending rank), `y = y + s u`.
+    /// The first half of numerics 7, for all adapters of the stack: `z = A x` (16 lanes). `x` is `[n_tokens, in]`; `z` is
+    /// [`TensorStack::scratch_len`] values, term after term, each `[n_tokens, rank]`. Allocates nothing.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn down(
+        &self,
+        kernels: &Kernels,
+        exec: &dyn Executor,
+        z: &mut [f32],
+        x: &[f32],
+        n_tokens: usize,
+    ) {
+        let mut rest = z;
+        for term in self.terms.iter() {
+            let a = term.bound.a(term.module);
+            let (z, later) = rest.split_at_mut(n_tokens * a.rows());
+            rest = later;
+            kernels.matmul(exec, z, &a, x, None);
+        }
+        assert!(rest.is_empty(), "values of a stack's down-projections");
+    }
+
+    /// The second half, for a piece of the base's product that is done: outputs `first_row ..` of tokens `first_token ..` in `y`
+    /// (`[n, rows of the piece]`). For each adapter in order: `u = B z` (ascending rank), `y = y + s u`. `z` is what
+    /// [`TensorStack::down`] made for all `n_tokens` tokens.
+    ///
+    /// Adding piece after piece gives the bits of adding all at once. Allocates nothing.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn up(
+        &self,
+        kernels: &Kernels,
+        y: &mut [f32],
+        first_row: usize,
+        z: &[f32],
+        n_tokens: usize,
+        tokens: Range<usize>,
+    ) {
+        let mut rest = z;
+        for term in self.terms.iter() {
+            let b_transposed = term.bound.b_transposed(term.module);
+            let rank = b_transposed.rows();
+            let (z, later) = rest.split_at(n_tokens * rank);
+            rest = later;
+            let z = &z[tokens.start * rank..tokens.end * rank];
+            kernels.lora_up(y, term.s, &b_transposed, first_row, z, tokens.len());
+        }
+    }
+
+    /// Adds the stack's deltas to `y` (`[n_tokens, out]`), the base's product of `x` (`[n_tokens, in]`): [`TensorStack::down`], then
+    /// [`TensorStack::up`] of everything.
     ///
     /// The bits are the same for every executor and tier, and those that each token has alone. Allocates nothing when `scratch` has room
     /// for [`TensorStack::scratch_len`] values; its contents before and after mean nothing.
@@ -135,27 +187,13 @@ impl TensorStack {
         x: &[f32],
         scratch: &mut Vec<f32>,
     ) {
-        for term in self.terms.iter() {
-            let (a, b_transposed) =
-                (term.bound.a(term.module), term.bound.b_transposed(term.module));
-            let (rank, cols) = (a.rows(), a.cols());
-            assert!(x.len().is_multiple_of(cols), "columns of the activations");
-            let n_tokens = x.len() / cols;
-            scratch.clear();
-            scratch.resize(n_tokens * rank, 0.0);
-            if n_tokens == 1 {
-                kernels.matmul(exec, scratch, &a, x, None);
-            } else if n_tokens > 1 {
-                // Split over tokens: A is small and stays in the cache, and one token's product needs no buffer.
-                let tokens = n_tokens.div_ceil(exec.n_workers().max(1));
-                exec.for_each_chunk(scratch, tokens * rank, &|chunk, z| {
-                    let x = &x[chunk * tokens * cols..];
-                    for (z, x) in z.chunks_exact_mut(rank).zip(x.chunks_exact(cols)) {
-                        kernels.matmul(&Inline, z, &a, x, None);
-                    }
-                });
-            }
-            kernels.lora_up(exec, y, term.s, &b_transposed, scratch, n_tokens);
-        }
+        let Some(first) = self.terms.first() else { return };
+        let cols = first.bound.a(first.module).cols();
+        assert!(x.len().is_multiple_of(cols), "columns of the activations");
+        let n_tokens = x.len() / cols;
+        scratch.clear();
+        scratch.resize(self.scratch_len(n_tokens), 0.0);
+        self.down(kernels, exec, scratch, x, n_tokens);
+        self.up(kernels, y, 0, scratch, n_tokens, 0..n_tokens);
     }
 }

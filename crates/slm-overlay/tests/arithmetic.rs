@@ -224,7 +224,8 @@ fn an_adapter_binds_only_where_every_target_fits() {
     let adapter = Arc::new(Adapter::lora(vec![module]).unwrap());
     let bound = Arc::clone(&adapter).bind(base_id(), &shape(5, 6)).unwrap();
     assert_eq!((bound.base_id(), bound.id()), (base_id(), adapter.id()));
-    assert_eq!(bound.bytes(), adapter.bytes() + 4 * 10);
+    // Beside the factors a copy of 48 and of 40 bytes, each from a multiple of 64 on.
+    assert_eq!((adapter.bytes(), bound.bytes()), (88, 88 + 64 + 64));
     let code = |shape| Arc::clone(&adapter).bind(base_id(), &shape).unwrap_err().code();
     assert_eq!(code(shape(5, 7)), "adapter-shape");
     assert_eq!(code(shape(4, 6)), "adapter-shape");

@@ -4,7 +4,8 @@ use slm_format::Encoding;
 
 use crate::arch::{is_integer_coded, scalar};
 use crate::layout::BLOCK_BYTES;
-use crate::{Executor, QMatrix, QuantError, QuantizedRows, matmul};
+use crate::matmul::{self, Rows, Then, ThenPair};
+use crate::{Executor, QMatrix, QuantError, QuantizedRows};
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 use crate::arch::neon;
@@ -179,8 +180,7 @@ impl Kernels {
     ///
     /// With `xq` (the same rows in 8 bits) and an integer-coded type this is the int8 product of numerics 3, and `x` is not read; else the
     /// decoded product of numerics 4. One token, and a few, are split over `exec` by rows of `w`; sixteen and more by tokens. No heap
-    /// allocation but one scratch of the size of `out` where a few tokens are split by rows. A row's bits are those it has alone,
-    /// whatever the layout of `w`.
+    /// allocation once a thread has made such products of that size before. A row's bits are those it has alone, whatever the layout of `w`.
     ///
     /// # Panics
     /// When the lengths do not fit each other.
@@ -192,26 +192,86 @@ impl Kernels {
         x: &[f32],
         xq: Option<&QuantizedRows>,
     ) {
-        matmul::matmul(*self, exec, out, w, x, xq);
+        matmul::matmul(*self, exec, out, w, Rows { x, xq });
     }
 
-    /// For every token `t` and output `o`: `u = Σ_r bt[r, o] * z[t, r]` from +0.0, `r` ascending; then `y[t, o] = y[t, o] + s * u`.
+    /// Up to three products of the same rows as [`Kernels::matmul`] makes them, handed out to `exec` together; `then` sees every finished
+    /// piece once, on the thread that computed it.
     ///
-    /// `bt` is the transposed up-projection of an adapter, rank rows of F32, F16 or BF16; `y` is `[n_tokens, bt.cols()]`, `z` is
+    /// No heap allocation once a thread has made such products of that size before.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    ///
+    /// ```
+    /// use slm_format::Encoding;
+    /// use slm_quant::{Inline, Kernels, QMatrix, codec};
+    ///
+    /// let bytes = codec::encode(Encoding::F32, &[1.0, 2.0, 3.0, 4.0], 2)?;
+    /// let (q, k) = (QMatrix::new(Encoding::F32, 2, 2, &bytes)?, QMatrix::new(Encoding::F32, 1, 2, &bytes[8..])?);
+    /// let (mut a, mut b) = ([0.0; 2], [0.0; 1]);
+    /// let outs = [&mut a[..], &mut b[..]];
+    /// Kernels::detect().matmul_each(&Inline, outs, [&q, &k], &[1.0, 10.0], None, &|piece, out| {
+    ///     if piece.product == 1 {
+    ///         out[0] = -out[0];
+    ///     }
+    /// });
+    /// assert_eq!((a, b), ([21.0, 43.0], [-43.0]));
+    /// # Ok::<(), slm_quant::QuantError>(())
+    /// ```
+    pub fn matmul_each<const N: usize>(
+        &self,
+        exec: &dyn Executor,
+        outs: [&mut [f32]; N],
+        ws: [&QMatrix; N],
+        x: &[f32],
+        xq: Option<&QuantizedRows>,
+        then: Then<'_>,
+    ) {
+        const { assert!(N <= 3, "at most three products together") };
+        let mut three: [&mut [f32]; 3] = [&mut [], &mut [], &mut []];
+        let mut matrices = [None; 3];
+        for (n, (out, w)) in outs.into_iter().zip(ws).enumerate() {
+            three[n] = out;
+            matrices[n] = Some(w);
+        }
+        matmul::matmul_each(*self, exec, three, matrices, Rows { x, xq }, then);
+    }
+
+    /// Two products of one shape and the same rows, in step: `then` sees the same piece of both. Else as [`Kernels::matmul_each`].
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn matmul_pair(
+        &self,
+        exec: &dyn Executor,
+        outs: [&mut [f32]; 2],
+        ws: [&QMatrix; 2],
+        x: &[f32],
+        xq: Option<&QuantizedRows>,
+        then: ThenPair<'_>,
+    ) {
+        matmul::matmul_pair(*self, exec, outs, ws, Rows { x, xq }, then);
+    }
+
+    /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r bt[r, first + o] * z[t, r]` from +0.0, `r` ascending; then
+    /// `y[t, o] = y[t, o] + s * u`.
+    ///
+    /// `bt` is the transposed up-projection of an adapter, rank rows of F32, F16 or BF16; `y` may be any run of its columns; `z` is
     /// `[n_tokens, bt.rows()]`. No heap allocation.
     ///
     /// # Panics
     /// When the lengths do not fit each other or `bt` has another encoding.
     pub fn lora_up(
         &self,
-        exec: &dyn Executor,
         y: &mut [f32],
         s: f32,
         bt: &QMatrix,
+        first: usize,
         z: &[f32],
         n_tokens: usize,
     ) {
-        matmul::lora_up(*self, exec, y, s, bt, z, n_tokens);
+        matmul::lora_up(*self, y, s, bt, first, z, n_tokens);
     }
 
     /// Row `row` of `w` decoded to f32, bit for bit as the encoding's own definition says. `out` is `[w.cols()]`.

@@ -23,6 +23,8 @@ use slm_format::Encoding;
 
 use crate::QuantError;
 
+pub use crate::memory::AlignedBytes;
+
 /// Rows of a strip.
 pub const STRIP_ROWS: usize = 16;
 
@@ -230,39 +232,5 @@ fn put(fields: &[Field], block: &mut [u8], r: usize, row: &[u8]) {
             to[2 * r..][..2].copy_from_slice(from);
         }
         base += STRIP_ROWS * field.len;
-    }
-}
-
-/// Bytes whose first one stands at a multiple of 64, so that no load of an interleaved matrix straddles two cache lines without need.
-///
-/// Kernels accept any alignment; this is for whoever keeps interleaved weights in memory.
-#[derive(Debug)]
-pub struct AlignedBytes {
-    buffer: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl AlignedBytes {
-    /// `len` zeros. Allocates `len + 63` bytes.
-    pub fn zeroed(len: usize) -> AlignedBytes {
-        let buffer = vec![0u8; len + 63];
-        // `align_offset` may decline to answer; alignment is only a matter of speed.
-        let start = Some(buffer.as_ptr().align_offset(64)).filter(|&start| start < 64).unwrap_or(0);
-        AlignedBytes { buffer, start, len }
-    }
-}
-
-impl core::ops::Deref for AlignedBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.buffer[self.start..][..self.len]
-    }
-}
-
-impl core::ops::DerefMut for AlignedBytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.start..][..self.len]
     }
 }

@@ -30,6 +30,7 @@ mod exec;
 mod kernels;
 mod matmul;
 mod matrix;
+mod memory;
 mod rows;
 
 pub mod codec;
@@ -43,5 +44,6 @@ pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
 pub use kernels::{Kernels, Queries, Tier};
 pub use layout::Layout;
+pub use matmul::{Piece, Then, ThenPair};
 pub use matrix::QMatrix;
 pub use rows::QuantizedRows;

@@ -1,5 +1,7 @@
 //! The driver of products: lengths, strips, and the split over an executor.
 
+use std::cell::Cell;
+
 use slm_format::Encoding;
 
 use crate::arch::is_integer_coded;
@@ -7,12 +9,33 @@ use crate::kernels::tier_call;
 use crate::layout::{Layout, STRIP_ROWS};
 use crate::{Executor, Inline, Kernels, QMatrix, QuantizedRows};
 
-/// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker: that costs about 2 µs.
-const MIN_JOB_BYTES: usize = 96 * 1024;
+/// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker: reading them takes about as long.
+const MIN_JOB_BYTES: usize = 24 * 1024;
 /// Pieces per worker, so that one slow worker does not hold the others up.
 const JOBS_PER_WORKER: usize = 2;
 /// Tokens that a kernel likes to take together.
 const TILE: usize = 8;
+
+/// A finished piece of a product: rows `first_row ..` of matrix `product` for tokens `first_token ..`. Its values lie together,
+/// `[n_tokens, n_rows]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Which of the products made together.
+    pub product: usize,
+    /// First row of the matrix: first output element of each token.
+    pub first_row: usize,
+    /// Rows.
+    pub n_rows: usize,
+    /// First token.
+    pub first_token: usize,
+    /// Tokens.
+    pub n_tokens: usize,
+}
+
+/// What is done with each piece as soon as it is computed, on the thread that computed it.
+pub type Then<'a> = &'a (dyn Fn(Piece, &mut [f32]) + Sync);
+/// [`Then`] for two products in step.
+pub type ThenPair<'a> = &'a (dyn Fn(Piece, &mut [f32], &mut [f32]) + Sync);
 
 /// A rectangle of a product. Element (token `t`, row `r`), counted within it, goes to `out[t * stride + r]`.
 #[derive(Debug, Clone, Copy)]
@@ -24,66 +47,190 @@ pub(crate) struct Part {
     pub(crate) stride: usize,
 }
 
+/// The activations of a product: f32 rows, and the same rows in 8 bits where there are such.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) xq: Option<&'a QuantizedRows>,
+}
+
 pub(crate) fn matmul(
     kernels: Kernels,
     exec: &dyn Executor,
     out: &mut [f32],
     w: &QMatrix,
-    x: &[f32],
-    xq: Option<&QuantizedRows>,
+    rows: Rows<'_>,
 ) {
-    let xq = xq.filter(|_| is_integer_coded(w.encoding()));
-    let n_tokens = match xq {
-        Some(xq) => {
-            assert_eq!(xq.cols(), w.cols(), "columns of the quantized rows");
-            xq.n_rows()
-        }
-        None => {
-            assert!(x.len().is_multiple_of(w.cols()), "columns of the activations");
-            x.len() / w.cols()
-        }
-    };
-    let n_rows = w.rows();
-    assert_eq!(out.len(), n_tokens * n_rows, "output of the product");
-    if out.is_empty() {
+    matmul_each(kernels, exec, [out, &mut [], &mut []], [Some(w), None, None], rows, &|_, _| {});
+}
+
+/// Up to three products of the same rows, handed out together.
+pub(crate) fn matmul_each(
+    kernels: Kernels,
+    exec: &dyn Executor,
+    outs: [&mut [f32]; 3],
+    ws: [Option<&QMatrix>; 3],
+    rows: Rows<'_>,
+    then: Then<'_>,
+) {
+    let mut n_tokens = 0;
+    for (out, w) in outs.iter().zip(ws) {
+        let Some(w) = w else {
+            assert!(out.is_empty(), "an output without a matrix");
+            continue;
+        };
+        n_tokens = rows.n_tokens(w);
+        assert_eq!(out.len(), n_tokens * w.rows(), "output of the product");
+    }
+    if n_tokens == 0 {
         return;
     }
-
-    let compute = |out: &mut [f32], part: Part| match xq {
-        Some(xq) => int8_part(kernels, out, w, part, xq),
-        None => tier_call!(kernels, float_strip(out, w, part, x)),
+    let compute = |piece: Piece, stride: usize, out: &mut [f32]| {
+        let w = ws[piece.product].expect("BUG: a piece without a matrix");
+        part(kernels, out, w, piece, stride, rows);
     };
-    let all = Part { first_row: 0, n_rows, first_token: 0, n_tokens, stride: n_rows };
-    let row_bytes = w.data().len() / n_rows;
+    let n_rows = |n: usize| ws[n].map_or(1, QMatrix::rows);
+    let bytes = |n: usize| ws[n].map_or(0, |w| w.data().len());
+    let whole = |product: usize, first_token: usize, n_tokens: usize| Piece {
+        product,
+        first_row: 0,
+        n_rows: n_rows(product),
+        first_token,
+        n_tokens,
+    };
     if n_tokens >= TILE * exec.n_workers().max(2) {
         // Whole rows of the output for a worker: nothing to bring in order afterwards.
-        let tokens = job_units(exec, n_tokens, row_bytes.saturating_mul(n_rows), TILE);
-        run(exec, out, tokens * n_rows, &|job, out| {
-            let n_tokens = out.len() / n_rows;
-            compute(out, Part { first_token: job * tokens, n_tokens, ..all });
+        let all_bytes = bytes(0) + bytes(1) + bytes(2);
+        let tokens = job_units(exec, n_tokens, all_bytes, TILE);
+        run_three(exec, outs, [0, 1, 2].map(|n| tokens * n_rows(n)), &|product, job, out| {
+            let piece = whole(product, job * tokens, out.len() / n_rows(product));
+            compute(piece, piece.n_rows, out);
+            then(piece, out);
         });
         return;
     }
-    let rows = job_units(exec, n_rows, row_bytes.saturating_mul(n_tokens), STRIP_ROWS);
-    if n_tokens == 1 {
-        run(exec, out, rows, &|job, out| {
-            compute(out, Part { first_row: job * rows, n_rows: out.len(), ..all });
-        });
-    } else if rows >= n_rows {
-        compute(out, all);
-    } else {
-        // A few tokens, and rows split: each job's rows lie together, then go to their places.
-        let mut staged = vec![0.0f32; out.len()];
-        run(exec, &mut staged, rows * n_tokens, &|job, out| {
-            let n_rows = out.len() / n_tokens;
-            compute(out, Part { first_row: job * rows, n_rows, stride: n_rows, ..all });
-        });
-        for (job, staged) in staged.chunks(rows * n_tokens).enumerate() {
-            let len = staged.len() / n_tokens;
-            for (t, staged) in staged.chunks_exact(len).enumerate() {
-                out[t * n_rows + job * rows..][..len].copy_from_slice(staged);
+    let all_rows: usize = (0..3).filter(|&n| ws[n].is_some()).map(n_rows).sum();
+    let row_bytes = (bytes(0) + bytes(1) + bytes(2)) / all_rows;
+    let split = job_units(exec, all_rows, row_bytes.saturating_mul(n_tokens), STRIP_ROWS);
+    let rows_piece = |product: usize, job: usize, len: usize| Piece {
+        product,
+        first_row: job * split,
+        n_rows: len / n_tokens,
+        first_token: 0,
+        n_tokens,
+    };
+    let lens = [split * n_tokens; 3];
+    let finish = |product: usize, job: usize, out: &mut [f32]| {
+        let piece = rows_piece(product, job, out.len());
+        compute(piece, piece.n_rows, out);
+        then(piece, out);
+    };
+    if n_tokens == 1 || split >= all_rows {
+        let lens = [0, 1, 2].map(|n| if split >= all_rows { outs[n].len() } else { lens[n] });
+        return run_three(exec, outs, lens, &finish);
+    }
+    // A few tokens, and rows split: each job's rows lie together, then go to their places.
+    with_staging(outs.iter().map(|out| out.len()).sum(), |staged| {
+        let (a, rest) = staged.split_at_mut(outs[0].len());
+        let (b, c) = rest.split_at_mut(outs[1].len());
+        exec.for_each_chunk_of([&mut *a, &mut *b, &mut *c], lens, &finish);
+        for ((out, staged), n) in outs.into_iter().zip([&*a, &*b, &*c]).zip(0..3) {
+            for (job, staged) in staged.chunks(split * n_tokens).enumerate() {
+                let len = staged.len() / n_tokens;
+                for (t, staged) in staged.chunks_exact(len).enumerate() {
+                    out[t * n_rows(n) + job * split..][..len].copy_from_slice(staged);
+                }
             }
         }
+    });
+}
+
+/// Two products of one shape and the same rows, in step: a piece of both is computed before `then` sees it.
+pub(crate) fn matmul_pair(
+    kernels: Kernels,
+    exec: &dyn Executor,
+    outs: [&mut [f32]; 2],
+    ws: [&QMatrix; 2],
+    rows: Rows<'_>,
+    then: ThenPair<'_>,
+) {
+    let n_tokens = rows.n_tokens(ws[0]);
+    let n_rows = ws[0].rows();
+    assert_eq!((ws[1].rows(), ws[1].cols()), (n_rows, ws[0].cols()), "shapes of a pair");
+    let [a, b] = outs;
+    assert_eq!(a.len(), n_tokens * n_rows, "output of the product");
+    assert_eq!(b.len(), a.len(), "outputs of a pair");
+    if n_tokens == 0 {
+        return;
+    }
+    let finish = |piece: Piece, a: &mut [f32], b: &mut [f32]| {
+        part(kernels, a, ws[0], piece, piece.n_rows, rows);
+        part(kernels, b, ws[1], piece, piece.n_rows, rows);
+        then(piece, a, b);
+    };
+    let row_bytes = (ws[0].data().len() + ws[1].data().len()) / n_rows;
+    if n_tokens >= TILE * exec.n_workers().max(2) {
+        let tokens = job_units(exec, n_tokens, row_bytes.saturating_mul(n_rows), TILE);
+        let len = tokens * n_rows;
+        return exec.for_each_chunk_pair(a, len, b, len, &|job, a, b| {
+            let (first_token, n_tokens) = (job * tokens, a.len() / n_rows);
+            finish(Piece { product: 0, first_row: 0, n_rows, first_token, n_tokens }, a, b);
+        });
+    }
+    let split = job_units(exec, n_rows, row_bytes.saturating_mul(n_tokens), STRIP_ROWS);
+    let by_rows = |job: usize, a: &mut [f32], b: &mut [f32]| {
+        let n_rows = a.len() / n_tokens;
+        let piece = Piece { product: 0, first_row: job * split, n_rows, first_token: 0, n_tokens };
+        finish(piece, a, b);
+    };
+    let len = split * n_tokens;
+    if n_tokens == 1 || split >= n_rows {
+        return exec.for_each_chunk_pair(a, len, b, len, &by_rows);
+    }
+    with_staging(2 * a.len(), |staged| {
+        let (staged_a, staged_b) = staged.split_at_mut(a.len());
+        exec.for_each_chunk_pair(staged_a, len, staged_b, len, &by_rows);
+        for (out, staged) in [(a, &*staged_a), (b, &*staged_b)] {
+            for (job, staged) in staged.chunks(len).enumerate() {
+                let len = staged.len() / n_tokens;
+                for (t, staged) in staged.chunks_exact(len).enumerate() {
+                    out[t * n_rows + job * split..][..len].copy_from_slice(staged);
+                }
+            }
+        }
+    });
+}
+
+impl Rows<'_> {
+    /// How many rows a product with `w` has.
+    fn n_tokens(&self, w: &QMatrix) -> usize {
+        match self.xq.filter(|_| is_integer_coded(w.encoding())) {
+            Some(xq) => {
+                assert_eq!(xq.cols(), w.cols(), "columns of the quantized rows");
+                xq.n_rows()
+            }
+            None => {
+                assert!(self.x.len().is_multiple_of(w.cols()), "columns of the activations");
+                self.x.len() / w.cols()
+            }
+        }
+    }
+}
+
+/// A piece, in 8 bits where both sides are such.
+fn part(
+    kernels: Kernels,
+    out: &mut [f32],
+    w: &QMatrix,
+    piece: Piece,
+    stride: usize,
+    rows: Rows<'_>,
+) {
+    let Piece { first_row, n_rows, first_token, n_tokens, .. } = piece;
+    let part = Part { first_row, n_rows, first_token, n_tokens, stride };
+    match rows.xq.filter(|_| is_integer_coded(w.encoding())) {
+        Some(xq) => int8_part(kernels, out, w, part, xq),
+        None => tier_call!(kernels, float_strip(out, w, part, rows.x)),
     }
 }
 
@@ -107,12 +254,13 @@ fn int8_part(kernels: Kernels, out: &mut [f32], w: &QMatrix, part: Part, xq: &Qu
     }
 }
 
+/// `u = Σ_r bt[r, first + o] * z[t, r]`, then `y[t, o] = y[t, o] + s * u`, for `y` as `[n_tokens, n]`.
 pub(crate) fn lora_up(
     kernels: Kernels,
-    exec: &dyn Executor,
     y: &mut [f32],
     s: f32,
     bt: &QMatrix,
+    first: usize,
     z: &[f32],
     n_tokens: usize,
 ) {
@@ -120,25 +268,19 @@ pub(crate) fn lora_up(
         matches!(bt.encoding(), Encoding::F32 | Encoding::F16 | Encoding::BF16),
         "encoding of the up-projection"
     );
-    assert_eq!(y.len(), n_tokens * bt.cols(), "outputs of the up-projection");
     assert_eq!(z.len(), n_tokens * bt.rows(), "rank of the up-projection");
     if n_tokens == 0 {
+        return assert!(y.is_empty(), "outputs of the up-projection");
+    }
+    assert!(y.len().is_multiple_of(n_tokens), "outputs of the up-projection");
+    let n = y.len() / n_tokens;
+    assert!(first + n <= bt.cols(), "outputs of the up-projection");
+    if n == 0 {
         return;
     }
-    let (rank, cols) = (bt.rows(), bt.cols());
-    let column_bytes = rank.max(1) * bt.encoding().block_bytes();
-    if n_tokens == 1 {
-        let len = job_units(exec, cols, column_bytes, 64);
-        run(exec, y, len, &|job, y| tier_call!(kernels, lora_strip(y, s, bt, z, job * len)));
-        return;
+    for (y, z) in y.chunks_exact_mut(n).zip(z.chunks_exact(bt.rows())) {
+        tier_call!(kernels, lora_strip(y, s, bt, z, first));
     }
-    let tokens = job_units(exec, n_tokens, column_bytes.saturating_mul(cols), 1);
-    run(exec, y, tokens * cols, &|job, y| {
-        for (t, y) in y.chunks_exact_mut(cols).enumerate() {
-            let z = &z[(job * tokens + t) * rank..][..rank];
-            tier_call!(kernels, lora_strip(y, s, bt, z, 0));
-        }
-    });
 }
 
 /// How many of `n` units (of `unit_bytes` each) one piece of work takes: a multiple of `multiple`, worth its hand-over.
@@ -151,16 +293,28 @@ fn job_units(exec: &dyn Executor, n: usize, unit_bytes: usize, multiple: usize) 
     n.div_ceil(workers * JOBS_PER_WORKER).max(worthwhile).next_multiple_of(multiple).min(n)
 }
 
-/// A single piece stays on the calling thread.
-fn run(
+/// Pieces that are one per buffer stay on the calling thread.
+fn run_three(
     exec: &dyn Executor,
-    out: &mut [f32],
-    chunk_len: usize,
-    f: &(dyn Fn(usize, &mut [f32]) + Sync),
+    outs: [&mut [f32]; 3],
+    lens: [usize; 3],
+    f: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
 ) {
-    if out.len() <= chunk_len {
-        Inline.for_each_chunk(out, chunk_len, f);
+    if outs.iter().zip(lens).all(|(out, len)| out.len() <= len) {
+        Inline.for_each_chunk_of(outs, lens, f);
     } else {
-        exec.for_each_chunk(out, chunk_len, f);
+        exec.for_each_chunk_of(outs, lens, f);
     }
+}
+
+/// A buffer of the thread's own that keeps its size, so that a loop of products allocates only once.
+fn with_staging(len: usize, f: impl FnOnce(&mut [f32])) {
+    thread_local!(static STAGING: Cell<Vec<f32>> = const { Cell::new(Vec::new()) });
+    // Taken, not borrowed: while this thread waits for its pieces it may run another product.
+    let mut buffer = STAGING.take();
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    f(&mut buffer[..len]);
+    STAGING.set(buffer);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
-use slm_quant::{Inline, Kernels, QMatrix};
+use slm_quant::{Inline, Kernels, Piece, QMatrix};
 
 #[test]
 fn extremes_of_the_functions() {
@@ -102,8 +102,7 @@ fn lora_agrees() {
                 bt.check_lora_factor().unwrap();
                 let (y, z) =
                     (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
-                let run =
-                    |k: Kernels| guarded(&y, |y| k.lora_up(&Inline, y, 0.3, &bt, &z, n_tokens));
+                let run = |k: Kernels| guarded(&y, |y| k.lora_up(y, 0.3, &bt, 0, &z, n_tokens));
                 let expected = run(scalar());
                 for kernels in others() {
                     assert_eq!(run(kernels), expected, "{encoding} {rank}x{cols} {n_tokens}");
@@ -161,6 +160,22 @@ fn executors_agree() {
                 let one = guarded(&empty, |out| kernels.matmul(&Inline, out, &plain, &x, xq));
                 let both = guarded(&empty, |out| kernels.matmul(&two, out, &w, &x, xq));
                 assert_eq!(one, both, "{encoding} {n_tokens} {:?}", w.layout());
+                // Three together, and two in step, are each alone; every piece is finished once.
+                let twice = |_: Piece, out: &mut [f32]| out.iter_mut().for_each(|y| *y *= 2.0);
+                let (mut a, mut b, mut c) = (empty.clone(), empty.clone(), empty.clone());
+                let outs = [&mut a[..], &mut b[..], &mut c[..]];
+                kernels.matmul_each(&two, outs, [&w, &plain, &w], &x, xq, &twice);
+                let doubled: Vec<u32> =
+                    one.iter().map(|&y| (f32::from_bits(y) * 2.0).to_bits()).collect();
+                for out in [&a, &b, &c] {
+                    assert_eq!(bits(out), doubled, "{encoding} {n_tokens} of three");
+                }
+                let outs = [&mut a[..], &mut b[..]];
+                kernels.matmul_pair(&two, outs, [&w, &plain], &x, xq, &|piece, a, b| {
+                    assert_eq!(a.len(), piece.n_rows * piece.n_tokens);
+                    a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
+                });
+                assert_eq!(bits(&a), doubled, "{encoding} {n_tokens} in step");
             }
         }
     }
@@ -170,9 +185,15 @@ fn executors_agree() {
     for n_tokens in [1, 9] {
         let (y, z) = (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
         for kernels in others() {
-            let one = guarded(&y, |y| kernels.lora_up(&Inline, y, 2.0, &bt, &z, n_tokens));
-            let both = guarded(&y, |y| kernels.lora_up(&two, y, 2.0, &bt, &z, n_tokens));
-            assert_eq!(one, both);
+            let whole = guarded(&y, |y| kernels.lora_up(y, 2.0, &bt, 0, &z, n_tokens));
+            // Token by token, and in runs of columns.
+            let mut pieces = y.clone();
+            for (t, y) in pieces.chunks_exact_mut(cols).enumerate() {
+                for (at, y) in y.chunks_mut(700).enumerate() {
+                    kernels.lora_up(y, 2.0, &bt, 700 * at, &z[t * rank..][..rank], 1);
+                }
+            }
+            assert_eq!(whole, bits(&pieces));
         }
     }
 }

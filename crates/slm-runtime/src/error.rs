@@ -423,6 +423,14 @@ pub enum RequestError {
         /// Positions there are.
         context_length: u32,
     },
+    /// Sessions that differ in what a common pass needs to be one.
+    #[error("session {index} of a common step has another {what} than the first")]
+    MixedStep {
+        /// Which of the sessions.
+        index: usize,
+        /// What differs: base or activations.
+        what: &'static str,
+    },
     /// A logit is not finite.
     #[error("logit {id} at position {position} is not finite")]
     NonFiniteLogit {
@@ -455,6 +463,7 @@ impl Coded for RequestError {
             RequestError::EmptyPrompt => "empty-prompt",
             RequestError::TokenOutOfRange { .. } => "token-out-of-range",
             RequestError::ContextFull { .. } => "context-full",
+            RequestError::MixedStep { .. } => "mixed-step",
             RequestError::NonFiniteLogit { .. } => "non-finite-logit",
             RequestError::Sampling { .. } => "sampling-range",
             RequestError::TextTooShort { .. } => "text-too-short",

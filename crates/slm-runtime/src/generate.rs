@@ -7,7 +7,7 @@ use crate::sample::{Sampling, sample};
 use crate::session::Session;
 
 /// Tokens in one prefill pass where the caller has no reason for another number.
-pub const DEFAULT_CHUNK: usize = 64;
+pub const DEFAULT_CHUNK: usize = 256;
 
 /// What to generate.
 #[derive(Debug, Clone)]

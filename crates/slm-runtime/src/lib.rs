@@ -43,4 +43,4 @@ mod session;
 pub use composition::{ActiveAdapter, Composition};
 pub use error::RuntimeError;
 pub use runtime::Runtime;
-pub use session::{Engine, Session};
+pub use session::{Engine, Session, Step};

@@ -9,7 +9,7 @@ use slm_quant::{Executor, Kernels};
 
 use crate::composition::Composition;
 use crate::error::{RequestError, RuntimeError};
-use crate::graph::{Overlays, Pass, Rope, Scratch, Wanted};
+use crate::graph::{Lane, Overlays, Pass, Rope, Scratch, Wanted};
 
 /// Positions per page of the cache.
 const PAGE_LEN: u32 = 64;
@@ -59,6 +59,15 @@ impl std::fmt::Debug for Session {
             .field("context_length", &self.context_length)
             .finish()
     }
+}
+
+/// Tokens for one of several sessions that take a pass together.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The session.
+    pub session: &'a mut Session,
+    /// Its next tokens.
+    pub tokens: &'a [u32],
 }
 
 impl Session {
@@ -178,6 +187,22 @@ impl Session {
         self.passes(tokens, chunk, Wanted::All, on_logits)
     }
 
+    /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing.
+    ///
+    /// # Errors
+    /// [`RequestError::ContextFull`]; no memory for the cache's pages.
+    pub fn reserve(&mut self, n_tokens: usize) -> Result<(), RuntimeError> {
+        let needed = u64::from(self.cache.len()) + n_tokens as u64;
+        if needed > u64::from(self.context_length) {
+            return Err(
+                RequestError::ContextFull { needed, context_length: self.context_length }.into()
+            );
+        }
+        self.cache.reserve(n_tokens as u32)?;
+        self.scratch.n_positions = self.scratch.n_positions.max(needed as usize);
+        Ok(())
+    }
+
     /// Goes back to `position` by forgetting what came after; no arithmetic undoes anything.
     /// A position ahead of the session changes nothing.
     pub fn truncate(&mut self, position: usize) {
@@ -200,24 +225,102 @@ impl Session {
                 if wanted == Wanted::Last && n + 1 < n_passes { Wanted::None } else { wanted };
             let pass = Pass {
                 base: self.composition.base(),
-                overlays: &self.overlays,
-                rope: &self.rope,
-                rope_local: &self.rope_local,
-                execution: self.execution,
                 activations: self.profile.activations,
                 kernels: self.engine.kernels,
                 exec: &*self.engine.exec,
             };
+            let mut lanes = [Lane {
+                first_row: 0,
+                first_position: self.cache.len() as usize,
+                cache: &mut self.cache,
+                overlays: &self.overlays,
+                rope: &self.rope,
+                rope_local: &self.rope_local,
+                execution: self.execution,
+                tokens: part,
+                wanted,
+            }];
             // Inside the executor's own threads, so that no product has to enter them anew.
-            let (cache, scratch) = (&mut self.cache, &mut self.scratch);
+            let scratch = &mut self.scratch;
             let mut outcome = Ok(());
-            self.engine
-                .exec
-                .enter(&mut || outcome = pass.run(cache, scratch, part, wanted, on_logits));
+            self.engine.exec.enter(&mut || {
+                let on_logits = &mut |_, position, logits: &[f32]| on_logits(position, logits);
+                outcome = pass.run(&mut lanes, scratch, on_logits);
+            });
             if let Err(error) = outcome {
                 self.cache.truncate(start);
                 return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// Takes each step's tokens in one pass and gives its last logits to `on_logits` with the step's index.
+    ///
+    /// Each session's bits are those it has alone, whatever the others are: other adapters, other lengths, another cache type. All
+    /// multiply with the engine of the first. The matrices are read once for all.
+    ///
+    /// # Errors
+    /// As [`Session::advance`] for any of them, and [`RequestError::MixedStep`] for a session on another base or with other activations
+    /// than the first. After an error every session stands where it stood before the call.
+    pub fn advance_together(
+        steps: &mut [Step<'_>],
+        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
+    ) -> Result<(), RuntimeError> {
+        let Some(Step { session: first, .. }) = steps.first_mut() else { return Ok(()) };
+        let (composition, engine) = (Arc::clone(&first.composition), first.engine.clone());
+        let activations = first.profile.activations;
+        let mut scratch = std::mem::take(&mut first.scratch);
+        let outcome = Session::check_together(steps, &composition, activations).and_then(|()| {
+            let mut first_row = 0;
+            let mut lanes: Vec<Lane<'_>> = Vec::with_capacity(steps.len());
+            for Step { session, tokens } in &mut *steps {
+                lanes.push(Lane {
+                    first_row,
+                    first_position: session.cache.len() as usize,
+                    cache: &mut session.cache,
+                    overlays: &session.overlays,
+                    rope: &session.rope,
+                    rope_local: &session.rope_local,
+                    execution: session.execution,
+                    tokens,
+                    wanted: Wanted::Last,
+                });
+                first_row += tokens.len();
+            }
+            let (base, kernels) = (composition.base(), engine.kernels);
+            let pass = Pass { base, activations, kernels, exec: &*engine.exec };
+            let mut outcome = Ok(());
+            engine.exec.enter(&mut || {
+                let on_logits = &mut |lane, _, logits: &[f32]| on_logits(lane, logits);
+                outcome = pass.run(&mut lanes, &mut scratch, on_logits);
+            });
+            if outcome.is_err() {
+                for lane in lanes {
+                    lane.cache.truncate(lane.first_position as u32);
+                }
+            }
+            outcome
+        });
+        steps[0].session.scratch = scratch;
+        outcome
+    }
+
+    fn check_together(
+        steps: &[Step<'_>],
+        first: &Composition,
+        activations: Activations,
+    ) -> Result<(), RuntimeError> {
+        for (index, Step { session, tokens }) in steps.iter().enumerate() {
+            session.check(tokens)?;
+            let what = if session.composition.base().id() != first.base().id() {
+                "base"
+            } else if session.profile.activations != activations {
+                "activations"
+            } else {
+                continue;
+            };
+            return Err(RequestError::MixedStep { index, what }.into());
         }
         Ok(())
     }

@@ -200,9 +200,10 @@ fn agree(model: &Model<'_>, prompts: &[&[u32]]) -> Seen {
     let file: Bytes = Arc::new(gguf_of(model));
     for tier in Tier::available() {
         let engine = engine(tier, 1);
-        let open = || Base::open(Arc::clone(&file), &LIMITS, engine.kernels, &*engine.exec);
-        let rows = open().expect("a model");
-        let strips = open().expect("a model").interleaved(&*engine.exec, &|_| {});
+        let (kernels, exec) = (engine.kernels, &*engine.exec);
+        let rows = Base::open(Arc::clone(&file), &LIMITS, kernels, exec).expect("a model");
+        let strips = Base::load((*file).as_ref(), &LIMITS, kernels, exec, &|_| {});
+        let strips = strips.expect("a model");
         assert_eq!((strips.id(), strips.rehash(&*engine.exec)), (rows.id(), rows.id()));
         for (layout, base) in [(Layout::RowMajor, rows), (Layout::Interleaved, strips)] {
             check_layout(&base, layout);

@@ -50,7 +50,7 @@ pub use fs::{FsBlob, FsFile, FsStorage, map_file};
 pub use mem::{MemFile, MemLock, MemStorage};
 pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};
-pub use storage::{Access, Storage, StorageFile};
+pub use storage::{Access, Blob, Storage, StorageFile};
 pub use store::{Active, NameEntry, Store, WriteLock};
 
 /// The README, so that its example runs.

@@ -1,8 +1,22 @@
 //! What a store asks of the medium under it.
 
+use core::ops::Range;
 use std::io;
 
 use crate::error::StoreError;
+
+/// A whole file, readable.
+pub trait Blob: AsRef<[u8]> + Send + Sync + 'static {
+    /// Lets go of the memory behind `range`, where that makes sense: for bytes that were copied elsewhere and will hardly be read again. They
+    /// can be read again.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
+}
+
+impl Blob for Vec<u8> {}
+
+impl Blob for std::sync::Arc<[u8]> {}
 
 /// A medium: a folder, memory, or what a browser offers.
 ///
@@ -15,7 +29,7 @@ use crate::error::StoreError;
 /// * [`Storage::overwrite`] may be torn by a power cut, but harms no other file.
 pub trait Storage: Send + Sync {
     /// A whole file, readable for as long as this lives, also when the file is replaced or removed meanwhile.
-    type Blob: AsRef<[u8]> + Send + Sync + 'static;
+    type Blob: Blob;
     /// A file being written.
     type File: StorageFile;
     /// The exclusive lock; dropping it releases it, and so does the death of the process.

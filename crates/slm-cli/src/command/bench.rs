@@ -30,9 +30,8 @@ pub(crate) fn bench(world: &World, args: BenchArgs) -> Result<(), CliError> {
     let composition = composition(world, &args.model, &engine)?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
-    let needed = (args.depth as u64)
-        .saturating_add(args.prompt as u64)
-        .saturating_add(args.generate as u64);
+    let needed =
+        (args.depth as u64).saturating_add(args.prompt as u64).saturating_add(args.generate as u64);
     let context_length = session.context_length();
     if needed > u64::from(context_length) {
         return Err(RequestError::ContextFull { needed, context_length }.into());

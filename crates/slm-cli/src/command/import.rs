@@ -8,7 +8,7 @@ use slm_runtime::runtime::ResolvedAdapter;
 
 use crate::args::{AdapterFormat, Factors};
 use crate::error::CliError;
-use crate::model::{engine, open_interleaved, read_adapter};
+use crate::model::{engine, load_base, read_adapter};
 use crate::world::World;
 
 /// Brings a model into the store.
@@ -20,7 +20,7 @@ pub(crate) fn base(
 ) -> Result<(), CliError> {
     let engine = engine(None, None)?;
     let spinner = world.output.spinner("checking and hashing every tensor");
-    let base = open_interleaved(path, &engine)?;
+    let base = load_base(path, &engine)?;
     let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
     spinner.set_message(format!("writing {} MB to the store", base.weight_bytes() / 1_000_000));
     let imported = world.runtime(engine)?.load_base(&base, &name, replace)?;

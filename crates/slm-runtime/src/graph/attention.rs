@@ -1,7 +1,13 @@
 //! Grouped-query attention over the spans that the cache hands out. `docs/numerics.md` §5.
 
-use slm_kv::{KvCache, KvError, KvRows, KvSpans};
-use slm_quant::{Executor, Kernels};
+use slm_kv::{KvError, KvRows};
+use slm_quant::{Executor, Kernels, Queries};
+
+use crate::graph::forward::Lane;
+use crate::graph::scratch::{Blocks, sized};
+
+/// Queries that go through the cache together: a head's tokens, or at one position the heads that share their keys.
+const QUERIES: usize = 8;
 
 /// The shape of one layer's attention.
 #[derive(Debug, Clone, Copy)]
@@ -13,112 +19,166 @@ pub(crate) struct AttentionShape {
     pub(crate) window: Option<usize>,
 }
 
-/// Attention of `n_tokens` queries whose positions start at `first_position`; their keys and values are in the cache already.
+/// Attention of all tokens of a pass; their keys and values are in the caches already.
 ///
-/// `heads` is `[n_heads, n_tokens, head_dim]`, `scores` is `[n_heads, positions]`, `q` is `[n_tokens, n_heads * head_dim]`. Heads run in parallel;
-/// each is computed alone, so the split changes no bit.
+/// `heads` and `qkv` are laid out as [`crate::graph::Scratch`] says. A piece of work is a block's tokens of one or more heads that share their
+/// keys; each query is computed as if alone, so the split changes no bit.
 pub(crate) fn attend(
     heads: &mut [f32],
-    scores: &mut [f32],
-    q: &[f32],
-    cache: &KvCache,
+    (scores, n_positions): (&mut Vec<f32>, usize),
+    qkv: &[f32],
+    blocks: Blocks,
+    lanes: &[Lane<'_>],
     layer: usize,
-    first_position: usize,
     shape: AttentionShape,
     kernels: Kernels,
     exec: &dyn Executor,
 ) -> Result<(), KvError> {
-    let AttentionShape { n_heads, n_kv_heads, head_dim, window } = shape;
+    let AttentionShape { n_heads, n_kv_heads, head_dim, .. } = shape;
     let q_width = n_heads * head_dim;
-    let n_tokens = q.len() / q_width;
-    let scores_len = scores.len() / n_heads;
-    let scale = 1.0 / (head_dim as f32).sqrt();
+    let row_width = q_width + 2 * n_kv_heads * head_dim;
     let group = n_heads / n_kv_heads;
-    let width = n_kv_heads * head_dim;
-    // Refused here, once: inside the loop the same ranges cannot fail.
-    cache.spans(layer, 0..(first_position + n_tokens) as u32)?;
-    exec.for_each_chunk_pair(
-        heads,
-        n_tokens * head_dim,
-        scores,
-        scores_len,
-        &|head, out, scores| {
-            let kv_at = head / group * head_dim;
-            for (t, out) in out.chunks_exact_mut(head_dim).enumerate() {
-                let position = first_position + t;
-                let first_seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
-                let q = &q[t * q_width + head * head_dim..][..head_dim];
-                let scores = &mut scores[..position + 1 - first_seen];
-                let seen = first_seen as u32..position as u32 + 1;
-                let spans = cache
-                    .spans(layer, seen)
-                    .expect("BUG: a range within a checked range was refused");
-                one_query(
-                    out,
-                    scores,
-                    q,
-                    spans,
-                    KvPlace { first_seen, width, kv_at },
-                    scale,
-                    kernels,
-                );
+    let mut n_positions = n_positions;
+    for lane in lanes {
+        // Refused here, once: inside the loop the same ranges cannot fail.
+        let end = lane.first_position + lane.tokens.len();
+        lane.cache.spans(layer, 0..end as u32)?;
+        n_positions = n_positions.max(end);
+    }
+    let heads_per_job = heads_per_job(group, n_kv_heads * blocks.count(), exec.n_workers());
+    let jobs_per_block = n_heads / heads_per_job;
+    // Whole pages of 64, so that it grows seldom.
+    let scores_len = QUERIES * n_positions.next_multiple_of(64);
+    let scores = sized(scores, jobs_per_block * blocks.count() * scores_len);
+    let job_len = heads_per_job * blocks.len * head_dim;
+    exec.for_each_chunk_pair(heads, job_len, scores, scores_len, &|job, out, scores| {
+        let (block, head) = (job / jobs_per_block, job % jobs_per_block * heads_per_job);
+        let rows = blocks.rows(block);
+        let q = &qkv[rows.start * row_width..];
+        for lane in lanes {
+            let (mut row, end) = (lane.first_row.max(rows.start), lane.end_row().min(rows.end));
+            while row < end {
+                let at = row - rows.start;
+                let first_position = lane.first_position + row - lane.first_row;
+                let n = QUERIES.min(end - row);
+                let run = |n_tokens| Run {
+                    lane,
+                    layer,
+                    first_position,
+                    n_tokens,
+                    kv_at: head / group * head_dim,
+                    kv_width: n_kv_heads * head_dim,
+                    shape,
+                };
+                if n == 1 {
+                    let q = &q[at * q_width + head * head_dim..];
+                    let out = &mut out[at * head_dim..];
+                    let strides = (head_dim, blocks.len * head_dim);
+                    run(1).attend(out, scores, q, heads_per_job, strides, kernels);
+                } else {
+                    for h in 0..heads_per_job {
+                        let q = &q[at * q_width + (head + h) * head_dim..];
+                        let out = &mut out[(h * blocks.len + at) * head_dim..];
+                        run(n).attend(out, scores, q, n, (q_width, head_dim), kernels);
+                    }
+                }
+                row += n;
             }
-        },
-    );
+        }
+    });
     Ok(())
 }
 
-/// Where a head's rows are in the spans.
-#[derive(Debug, Clone, Copy)]
-struct KvPlace {
-    /// First position of the spans.
-    first_seen: usize,
-    /// Values per position.
-    width: usize,
-    /// First value of this head in a position's row.
+/// How many of the `group` heads that share keys one piece of work takes, when `others` groups are computed beside it: few pieces read the
+/// keys less often, many keep all workers busy.
+fn heads_per_job(group: usize, others: usize, n_workers: usize) -> usize {
+    let fitting = (1..=group.min(QUERIES)).filter(|heads| group.is_multiple_of(*heads));
+    let cost = |heads: usize| (group / heads * others).div_ceil(n_workers) * (1 + heads);
+    fitting.rev().min_by_key(|&heads| cost(heads)).unwrap_or(1)
+}
+
+/// Queries of one sequence: `n_tokens` tokens of one head, or one token of several heads.
+struct Run<'a> {
+    lane: &'a Lane<'a>,
+    layer: usize,
+    first_position: usize,
+    n_tokens: usize,
+    /// First value of the heads' keys in a position's row.
     kv_at: usize,
+    /// Values per position.
+    kv_width: usize,
+    shape: AttentionShape,
 }
 
-/// One query of one head: scores, softmax, weighted sum of values, all by position, ascending.
-fn one_query(
-    out: &mut [f32],
-    scores: &mut [f32],
-    q: &[f32],
-    spans: KvSpans<'_>,
-    place: KvPlace,
-    scale: f32,
-    kernels: Kernels,
-) {
-    let KvPlace { first_seen, width, kv_at } = place;
-    for span in spans.clone() {
-        let scores = &mut scores[span.first_position as usize - first_seen..][..span.n as usize];
-        match span.k {
-            KvRows::F16(k) => kernels.dots16_f16(scores, q, &k[kv_at..], width),
-            KvRows::F32(k) => kernels.dots16(scores, q, &k[kv_at..], width),
+impl Run<'_> {
+    /// Scores, softmax, weighted sum of values, all by position, ascending. `strides` are those of `q` and of `out` from query to query.
+    fn attend(
+        &self,
+        out: &mut [f32],
+        scores: &mut [f32],
+        q: &[f32],
+        n_queries: usize,
+        strides: (usize, usize),
+        kernels: Kernels,
+    ) {
+        let head_dim = self.shape.head_dim;
+        let first_seen = self.first_seen(0);
+        let n_positions = self.first_position + self.n_tokens - first_seen;
+        let spans = self
+            .lane
+            .cache
+            .spans(self.layer, first_seen as u32..(first_seen + n_positions) as u32)
+            .expect("BUG: a range within a checked range was refused");
+        let n_scores = n_positions;
+        let queries = |query_stride: usize, n_positions: u32| Queries {
+            n_queries,
+            n_positions: n_positions as usize,
+            head_dim,
+            query_stride,
+            score_stride: n_scores,
+            kv_stride: self.kv_width,
+        };
+        for span in spans.clone() {
+            let scores = &mut scores[span.first_position as usize - first_seen..];
+            let queries = queries(strides.0, span.n);
+            match span.k {
+                KvRows::F16(k) => kernels.query_dots_f16(scores, q, &k[self.kv_at..], queries),
+                KvRows::F32(k) => kernels.query_dots(scores, q, &k[self.kv_at..], queries),
+            }
+        }
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let mut totals = [0.0f32; QUERIES];
+        for (n, total) in totals[..n_queries].iter_mut().enumerate() {
+            // What a token does not see weighs nothing: adding +0.0 times a finite value changes no bit of a sum that began at +0.0.
+            let token = if self.n_tokens == 1 { 0 } else { n };
+            let scores = &mut scores[n * n_positions..][..n_positions];
+            let seen =
+                self.first_seen(token) - first_seen..self.first_position + token + 1 - first_seen;
+            scores[..seen.start].fill(0.0);
+            scores[seen.end..].fill(0.0);
+            let scores = &mut scores[seen];
+            kernels.scale(scores, scale);
+            let max = kernels.max(scores);
+            kernels.exp_sub(scores, max);
+            *total = kernels.sum16(scores);
+            out[n * strides.1..][..head_dim].fill(0.0);
+        }
+        for span in spans {
+            let scores = &scores[span.first_position as usize - first_seen..];
+            let queries = queries(strides.1, span.n);
+            match span.v {
+                KvRows::F16(v) => kernels.query_sums_f16(out, scores, &v[self.kv_at..], queries),
+                KvRows::F32(v) => kernels.query_sums(out, scores, &v[self.kv_at..], queries),
+            }
+        }
+        for (n, &total) in totals[..n_queries].iter().enumerate() {
+            kernels.div(&mut out[n * strides.1..][..head_dim], total);
         }
     }
-    kernels.scale(scores, scale);
-    let max = kernels.max(scores);
-    kernels.exp_sub(scores, max);
-    let total = kernels.sum16(scores);
-    out.fill(0.0);
-    for span in spans {
-        let scores = &scores[span.first_position as usize - first_seen..][..span.n as usize];
-        match span.v {
-            KvRows::F16(v) => kernels.weighted_sum_f16(out, scores, &v[kv_at..], width),
-            KvRows::F32(v) => kernels.weighted_sum(out, scores, &v[kv_at..], width),
-        }
-    }
-    kernels.div(out, total);
-}
 
-/// `[n_heads, n_tokens, head_dim]` to `[n_tokens, n_heads * head_dim]`.
-pub(crate) fn by_token(out: &mut [f32], heads: &[f32], n_heads: usize, head_dim: usize) {
-    let q_width = n_heads * head_dim;
-    let n_tokens = heads.len() / q_width;
-    for (t, row) in out.chunks_exact_mut(q_width).enumerate() {
-        for (head, part) in row.chunks_exact_mut(head_dim).enumerate() {
-            part.copy_from_slice(&heads[(head * n_tokens + t) * head_dim..][..head_dim]);
-        }
+    /// The first position that token `token` of the run sees.
+    fn first_seen(&self, token: usize) -> usize {
+        let seen = self.first_position + token + 1;
+        self.shape.window.map_or(0, |window| seen.saturating_sub(window))
     }
 }

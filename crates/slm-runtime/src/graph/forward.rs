@@ -1,16 +1,19 @@
-//! One pass of some tokens through the graph.
+//! One pass of some tokens of one or more sequences through the graph.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use slm_kv::KvCache;
 use slm_manifest::config::Architecture;
 use slm_manifest::{Activations, ExecutionId};
-use slm_overlay::TensorStack;
-use slm_quant::{Executor, Kernels, QuantizedRows};
+use slm_quant::{Executor, Inline, Kernels};
 
 use crate::error::{RequestError, RuntimeError};
-use crate::graph::attention::{AttentionShape, attend, by_token};
-use crate::graph::scratch::HEAD_BATCH;
+use crate::graph::attention::{AttentionShape, attend};
+use crate::graph::block::Block;
+use crate::graph::scratch::{Angles, HEAD_BATCH, sized};
 use crate::graph::{Overlays, Rope, Scratch};
-use crate::load::{Base, Layer, MatrixRef};
+use crate::load::{Base, Layer};
 
 /// Which positions of a pass need logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,251 +26,234 @@ pub(crate) enum Wanted {
     All,
 }
 
-/// What a pass reads. Nothing here changes while it runs.
-pub(crate) struct Pass<'a> {
-    pub(crate) base: &'a Base,
+/// One sequence in a pass: tokens whose first position is the cache's length. Its rows are computed as if it were alone.
+pub(crate) struct Lane<'a> {
+    pub(crate) cache: &'a mut KvCache,
     pub(crate) overlays: &'a Overlays,
     pub(crate) rope: &'a Rope,
     pub(crate) rope_local: &'a Rope,
     pub(crate) execution: ExecutionId,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) wanted: Wanted,
+    /// Row of the pass that its first token has.
+    pub(crate) first_row: usize,
+    /// Position of its first token.
+    pub(crate) first_position: usize,
+}
+
+impl Lane<'_> {
+    /// The row after its last one.
+    pub(crate) fn end_row(&self) -> usize {
+        self.first_row + self.tokens.len()
+    }
+}
+
+/// What a pass reads. Nothing here changes while it runs.
+pub(crate) struct Pass<'a> {
+    pub(crate) base: &'a Base,
     pub(crate) activations: Activations,
     pub(crate) kernels: Kernels,
     pub(crate) exec: &'a dyn Executor,
 }
 
+/// Gets each wanted position: which sequence, its position, its logits `[vocab_size]`. Sequences in order, positions ascending.
+pub(crate) type OnLogits<'a> = &'a mut (dyn FnMut(usize, usize, &[f32]) + Send);
+
 impl Pass<'_> {
-    /// Runs `tokens`, whose first position is the cache's length, and commits them to the cache.
-    ///
-    /// `on_logits` gets each wanted position, ascending, with its logits `[vocab_size]`.
+    /// Runs the tokens of all `lanes` and commits them to their caches. After an error nothing is committed.
     pub(crate) fn run(
         &self,
-        cache: &mut KvCache,
+        lanes: &mut [Lane<'_>],
         scratch: &mut Scratch,
-        tokens: &[u32],
-        wanted: Wanted,
-        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
+        on_logits: OnLogits<'_>,
     ) -> Result<(), RuntimeError> {
-        let config = self.base.config();
-        let first_position = cache.len() as usize;
-        let n_positions = first_position + tokens.len();
-        scratch.prepare(config, tokens.len(), n_positions);
-        self.rope.fill(&mut scratch.cos, &mut scratch.sin, first_position, tokens.len());
-        if config.sliding_window.is_some() {
-            self.rope_local.fill(
-                &mut scratch.cos_local,
-                &mut scratch.sin_local,
-                first_position,
-                tokens.len(),
-            );
-        }
-        self.embed(&mut scratch.x, tokens);
+        let n_tokens = lanes.iter().map(|lane| lane.tokens.len()).sum();
+        scratch.prepare(self.base.config(), n_tokens);
+        self.embed(lanes, scratch);
+        self.turn(lanes, scratch);
         for (n, layer) in self.base.graph().layers.iter().enumerate() {
-            self.attention(cache, scratch, n, layer, first_position)?;
-            self.feed_forward(scratch, n, layer)?;
+            self.layer(lanes, scratch, n, layer)?;
         }
-        self.head(scratch, first_position, tokens.len(), wanted, on_logits)?;
-        cache.commit(tokens.len() as u32)?;
+        self.head(lanes, scratch, on_logits)?;
+        for lane in lanes {
+            lane.cache.commit(lane.tokens.len() as u32)?;
+        }
         Ok(())
     }
 
-    fn embed(&self, x: &mut [f32], tokens: &[u32]) {
+    fn embed(&self, lanes: &[Lane<'_>], s: &mut Scratch) {
         let config = self.base.config();
-        let n_embd = config.n_embd as usize;
         let table = self.base.matrix(self.base.graph().token_embd);
-        for (row, &token) in x.chunks_exact_mut(n_embd).zip(tokens) {
+        let tokens = lanes.iter().flat_map(|lane| lane.tokens);
+        for (row, &token) in s.x.chunks_exact_mut(config.n_embd as usize).zip(tokens) {
             self.kernels.decode_row(row, &table, token as usize);
         }
         if config.architecture == Architecture::Gemma3 {
-            self.kernels.scale(x, (n_embd as f32).sqrt());
+            self.kernels.scale(&mut s.x, (config.n_embd as f32).sqrt());
         }
     }
 
-    fn attention(
+    /// The rotary angles of every token.
+    fn turn(&self, lanes: &[Lane<'_>], s: &mut Scratch) {
+        let half = self.base.config().head_dim as usize / 2;
+        for lane in lanes {
+            let (at, len) = (lane.first_row * half, lane.tokens.len() * half);
+            let fill = |rope: &Rope, angles: &mut Angles| {
+                let (cos, sin) = (&mut angles.cos[at..][..len], &mut angles.sin[at..][..len]);
+                rope.fill(cos, sin, lane.first_position, lane.tokens.len());
+            };
+            fill(lane.rope, &mut s.angles);
+            if self.base.config().sliding_window.is_some() {
+                fill(lane.rope_local, &mut s.angles_local);
+            }
+        }
+    }
+
+    fn layer(
         &self,
-        cache: &mut KvCache,
+        lanes: &mut [Lane<'_>],
         s: &mut Scratch,
         n: usize,
         layer: &Layer,
-        first_position: usize,
     ) -> Result<(), RuntimeError> {
         let config = self.base.config();
         let (n_heads, n_kv_heads) = (config.n_heads as usize, config.n_kv_heads as usize);
         let head_dim = config.head_dim as usize;
-        let overlays = &self.overlays.layers[n];
-        self.norm_rows(&mut s.h, &s.x, &layer.attn_norm);
-        let rows = self.quantize(&mut s.rows, &s.h, &[layer.attn_q, layer.attn_k, layer.attn_v])?;
-        self.project(&mut s.q, layer.attn_q, &overlays.attn_q, &s.h, rows, &mut s.overlay);
-        self.project(&mut s.k, layer.attn_k, &overlays.attn_k, &s.h, rows, &mut s.overlay);
-        self.project(&mut s.v, layer.attn_v, &overlays.attn_v, &s.h, rows, &mut s.overlay);
-        if let Some(norm) = &layer.attn_q_norm {
-            self.norm_in_place(&mut s.q, norm, &mut s.heads);
-        }
-        if let Some(norm) = &layer.attn_k_norm {
-            self.norm_in_place(&mut s.k, norm, &mut s.heads);
-        }
+        let (n_embd, q_width, kv_width) =
+            (config.n_embd as usize, n_heads * head_dim, n_kv_heads * head_dim);
         let sliding = config.is_sliding(n as u32);
-        let (cos, sin) = if sliding { (&s.cos_local, &s.sin_local) } else { (&s.cos, &s.sin) };
-        self.rotate(&mut s.q, n_heads, head_dim, cos, sin);
-        self.rotate(&mut s.k, n_kv_heads, head_dim, cos, sin);
-        cache.append(self.execution, n, &s.k, &s.v)?;
+        let Scratch { blocks, x, qkv, heads, n_positions, angles, angles_local, pool, .. } = s;
+        let scores = (&mut s.scores, *n_positions);
+        let angles = if sliding { angles_local } else { angles };
+        let row_width = q_width + 2 * kv_width;
+        // One block splits its products; several are split themselves.
+        let (outer, inner): (&dyn Executor, &dyn Executor) =
+            if blocks.count() == 1 { (&Inline, self.exec) } else { (self.exec, &Inline) };
+        let failed = Failure::default();
+        let shared: &[Lane<'_>] = lanes;
+        outer.for_each_chunk(qkv, blocks.len * row_width, &|at, qkv| {
+            let block = self.block(shared, n, layer, blocks.rows(at), inner);
+            let x = &x[block.rows.start * n_embd..block.rows.end * n_embd];
+            let outcome = pool.with(|scratch| block.before_attention(qkv, x, angles, scratch));
+            failed.keep(at, outcome);
+        });
+        failed.outcome()?;
+
+        for lane in lanes.iter_mut() {
+            // Block after block: a block's keys lie together, and so do its values.
+            let mut row = lane.first_row;
+            while row < lane.end_row() {
+                let rows = blocks.rows(row / blocks.len);
+                let n_rows = rows.end.min(lane.end_row()) - row;
+                let qkv = &qkv[rows.start * row_width..rows.end * row_width];
+                let (k, v) = qkv[rows.len() * q_width..].split_at(rows.len() * kv_width);
+                let these = (row - rows.start) * kv_width..(row - rows.start + n_rows) * kv_width;
+                lane.cache.append(lane.execution, n, &k[these.clone()], &v[these])?;
+                row += n_rows;
+            }
+        }
         let window =
             if sliding { config.sliding_window.map(|window| window as usize) } else { None };
         let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
-        attend(
-            &mut s.heads,
-            &mut s.scores,
-            &s.q,
-            cache,
-            n,
-            first_position,
-            shape,
-            self.kernels,
-            self.exec,
-        )?;
-        by_token(&mut s.attended, &s.heads, n_heads, head_dim);
-        let rows = self.quantize(&mut s.rows, &s.attended, &[layer.attn_output])?;
-        self.project(
-            &mut s.y,
-            layer.attn_output,
-            &overlays.attn_output,
-            &s.attended,
-            rows,
-            &mut s.overlay,
-        );
-        self.add_to_residual(&mut s.x, &mut s.y, layer.post_attention_norm.as_deref(), &mut s.h);
-        Ok(())
+        let shared: &[Lane<'_>] = lanes;
+        attend(heads, scores, qkv, *blocks, shared, n, shape, self.kernels, self.exec)?;
+
+        let failed = Failure::default();
+        let heads_len = blocks.len * q_width;
+        outer.for_each_chunk(x, blocks.len * n_embd, &|at, x| {
+            let heads = &heads[at * heads_len..][..heads_len];
+            let block = self.block(shared, n, layer, blocks.rows(at), inner);
+            let outcome = pool.with(|scratch| block.after_attention(x, heads, scratch));
+            failed.keep(at, outcome);
+        });
+        failed.outcome()
     }
 
-    fn feed_forward(&self, s: &mut Scratch, n: usize, layer: &Layer) -> Result<(), RuntimeError> {
-        let overlays = &self.overlays.layers[n];
-        self.norm_rows(&mut s.h, &s.x, &layer.ffn_norm);
-        let rows = self.quantize(&mut s.rows, &s.h, &[layer.ffn_gate, layer.ffn_up])?;
-        self.project(&mut s.gate, layer.ffn_gate, &overlays.ffn_gate, &s.h, rows, &mut s.overlay);
-        self.project(&mut s.up, layer.ffn_up, &overlays.ffn_up, &s.h, rows, &mut s.overlay);
-        match self.base.config().architecture {
-            Architecture::Gemma3 => self.kernels.gelu_mul(&mut s.gate, &s.up),
-            _ => self.kernels.silu_mul(&mut s.gate, &s.up),
-        }
-        let rows = self.quantize(&mut s.rows, &s.gate, &[layer.ffn_down])?;
-        self.project(&mut s.y, layer.ffn_down, &overlays.ffn_down, &s.gate, rows, &mut s.overlay);
-        self.add_to_residual(&mut s.x, &mut s.y, layer.post_ffw_norm.as_deref(), &mut s.h);
-        Ok(())
+    fn block<'b>(
+        &'b self,
+        lanes: &'b [Lane<'b>],
+        n: usize,
+        layer: &'b Layer,
+        rows: Range<usize>,
+        exec: &'b dyn Executor,
+    ) -> Block<'b> {
+        let Pass { base, activations, kernels, .. } = *self;
+        Block { base, layer, n, lanes, rows, activations, kernels, exec }
     }
 
     fn head(
         &self,
+        lanes: &[Lane<'_>],
         s: &mut Scratch,
-        first_position: usize,
-        n_tokens: usize,
-        wanted: Wanted,
-        on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
+        on_logits: OnLogits<'_>,
     ) -> Result<(), RuntimeError> {
-        let config = self.base.config();
-        let graph = self.base.graph();
+        let (config, graph) = (self.base.config(), self.base.graph());
         let (n_embd, vocab_size) = (config.n_embd as usize, config.vocab_size as usize);
-        let mut next = match wanted {
-            Wanted::None => return Ok(()),
-            Wanted::Last => n_tokens - 1,
-            Wanted::All => 0,
-        };
-        while next < n_tokens {
-            let batch = HEAD_BATCH.min(n_tokens - next);
-            let h = &mut s.h[..batch * n_embd];
-            self.norm_rows(h, &s.x[next * n_embd..][..batch * n_embd], &graph.output_norm);
-            let rows = self.quantize(&mut s.rows, h, &[graph.output])?;
-            s.logits.resize(batch * vocab_size, 0.0);
-            self.kernels.matmul(self.exec, &mut s.logits, &self.base.matrix(graph.output), h, rows);
-            for (t, logits) in s.logits.chunks_exact(vocab_size).enumerate() {
-                let position = first_position + next + t;
+        let output = self.base.matrix(graph.output);
+        let int8 = self.activations == Activations::Int8 && output.encoding().is_integer_coded();
+        let Scratch { x, pool, logits, .. } = s;
+        let mut wanted = lanes.iter().enumerate().flat_map(|(at, lane)| {
+            let n = lane.tokens.len();
+            let first = match lane.wanted {
+                Wanted::None => n,
+                Wanted::Last => n - 1,
+                Wanted::All => 0,
+            };
+            (first..n).map(move |t| (at, lane.first_row + t, lane.first_position + t))
+        });
+        loop {
+            let mut batch = [(0, 0, 0); HEAD_BATCH];
+            let mut n = 0;
+            for row in wanted.by_ref().take(HEAD_BATCH) {
+                batch[n] = row;
+                n += 1;
+            }
+            let batch = &batch[..n];
+            if batch.is_empty() {
+                return Ok(());
+            }
+            pool.with(|scratch| -> Result<(), RuntimeError> {
+                let h = sized(&mut scratch.h, n * n_embd);
+                for (h, &(_, row, _)) in h.chunks_exact_mut(n_embd).zip(batch) {
+                    let x = &x[row * n_embd..][..n_embd];
+                    self.kernels.rms_norm(h, x, &graph.output_norm, config.rms_norm_eps);
+                }
+                if int8 {
+                    scratch.rows.quantize(self.kernels, h, n_embd)?;
+                }
+                let xq = int8.then_some(&scratch.rows);
+                let logits = sized(logits, n * vocab_size);
+                self.kernels.matmul(self.exec, logits, &output, h, xq);
+                Ok(())
+            })?;
+            for (logits, &(lane, _, position)) in logits.chunks_exact(vocab_size).zip(batch) {
                 if !self.kernels.is_finite(logits) {
                     let id = logits.iter().position(|logit| !logit.is_finite()).unwrap_or(0) as u32;
                     return Err(
                         RequestError::NonFiniteLogit { id, position: position as u64 }.into()
                     );
                 }
-                on_logits(position, logits);
-            }
-            next += batch;
-        }
-        Ok(())
-    }
-
-    /// `out = W · x`, then the stack's share, adapter after adapter.
-    fn project(
-        &self,
-        out: &mut [f32],
-        matrix: MatrixRef,
-        overlay: &TensorStack,
-        x: &[f32],
-        rows: Option<&QuantizedRows>,
-        scratch: &mut Vec<f32>,
-    ) {
-        self.kernels.matmul(self.exec, out, &self.base.matrix(matrix), x, rows);
-        if !overlay.is_empty() {
-            overlay.apply(&self.kernels, self.exec, out, x, scratch);
-        }
-    }
-
-    /// The 8-bit form of `x` where the profile asks for it and one of `readers` is integer-coded.
-    fn quantize<'r>(
-        &self,
-        rows: &'r mut QuantizedRows,
-        x: &[f32],
-        readers: &[MatrixRef],
-    ) -> Result<Option<&'r QuantizedRows>, RuntimeError> {
-        let wanted = self.activations == Activations::Int8
-            && readers.iter().any(|&matrix| self.base.matrix_encoding(matrix).is_integer_coded());
-        if !wanted {
-            return Ok(None);
-        }
-        rows.quantize(self.kernels, x, self.base.matrix(readers[0]).cols())?;
-        Ok(Some(rows))
-    }
-
-    fn norm_rows(&self, out: &mut [f32], x: &[f32], weight: &[f32]) {
-        let eps = self.base.config().rms_norm_eps;
-        for (out, x) in out.chunks_exact_mut(weight.len()).zip(x.chunks_exact(weight.len())) {
-            self.kernels.rms_norm(out, x, weight, eps);
-        }
-    }
-
-    fn norm_in_place(&self, x: &mut [f32], weight: &[f32], spare: &mut [f32]) {
-        let eps = self.base.config().rms_norm_eps;
-        let spare = &mut spare[..weight.len()];
-        for x in x.chunks_exact_mut(weight.len()) {
-            self.kernels.rms_norm(spare, x, weight, eps);
-            x.copy_from_slice(spare);
-        }
-    }
-
-    fn add_to_residual(
-        &self,
-        x: &mut [f32],
-        y: &mut [f32],
-        norm: Option<&[f32]>,
-        spare: &mut [f32],
-    ) {
-        match norm {
-            Some(weight) => {
-                self.norm_rows(spare, y, weight);
-                self.kernels.add(x, spare);
-            }
-            None => self.kernels.add(x, y),
-        }
-    }
-
-    fn rotate(&self, x: &mut [f32], n_heads: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
-        let half = head_dim / 2;
-        let interleaved = self.base.config().architecture.rope_interleaved();
-        for (t, row) in x.chunks_exact_mut(n_heads * head_dim).enumerate() {
-            let (cos, sin) = (&cos[t * half..][..half], &sin[t * half..][..half]);
-            for head in row.chunks_exact_mut(head_dim) {
-                if interleaved {
-                    self.kernels.rope_interleaved(head, cos, sin);
-                } else {
-                    self.kernels.rope_half(head, cos, sin);
-                }
+                on_logits(lane, position, logits);
             }
         }
+    }
+}
+
+/// The failure of the first block that failed, whichever thread was faster.
+#[derive(Default)]
+struct Failure(Mutex<Option<(usize, RuntimeError)>>);
+
+impl Failure {
+    fn keep(&self, block: usize, outcome: Result<(), RuntimeError>) {
+        let Err(error) = outcome else { return };
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_none_or(|(at, _)| block < *at) {
+            *first = Some((block, error));
+        }
+    }
+
+    fn outcome(self) -> Result<(), RuntimeError> {
+        let first = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        first.map_or(Ok(()), |(_, error)| Err(error))
     }
 }

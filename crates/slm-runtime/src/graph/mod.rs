@@ -1,12 +1,13 @@
 //! The forward pass, to be read beside `golden/reference`.
 
 mod attention;
+mod block;
 mod forward;
 mod overlays;
 mod rope;
 mod scratch;
 
-pub(crate) use forward::{Pass, Wanted};
+pub(crate) use forward::{Lane, Pass, Wanted};
 pub(crate) use overlays::Overlays;
 pub(crate) use rope::Rope;
 pub(crate) use scratch::Scratch;

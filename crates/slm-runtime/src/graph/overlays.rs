@@ -4,16 +4,15 @@ use slm_overlay::{Stack, TensorStack};
 
 use crate::load::{Base, MatrixRef};
 
-/// What adapters add to the matrices of one block; empty ones cost nothing.
+/// What adapters add to the matrices of one block, those together that read the same rows; empty ones cost nothing.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerOverlays {
-    pub(crate) attn_q: TensorStack,
-    pub(crate) attn_k: TensorStack,
-    pub(crate) attn_v: TensorStack,
-    pub(crate) attn_output: TensorStack,
-    pub(crate) ffn_gate: TensorStack,
-    pub(crate) ffn_up: TensorStack,
-    pub(crate) ffn_down: TensorStack,
+    /// Queries, keys, values.
+    pub(crate) qkv: [TensorStack; 3],
+    pub(crate) attn_output: [TensorStack; 1],
+    /// Gate, up.
+    pub(crate) gate_up: [TensorStack; 2],
+    pub(crate) ffn_down: [TensorStack; 1],
 }
 
 /// What adapters add to the whole graph.
@@ -30,13 +29,10 @@ impl Overlays {
             .layers
             .iter()
             .map(|layer| LayerOverlays {
-                attn_q: of(layer.attn_q),
-                attn_k: of(layer.attn_k),
-                attn_v: of(layer.attn_v),
-                attn_output: of(layer.attn_output),
-                ffn_gate: of(layer.ffn_gate),
-                ffn_up: of(layer.ffn_up),
-                ffn_down: of(layer.ffn_down),
+                qkv: [layer.attn_q, layer.attn_k, layer.attn_v].map(of),
+                attn_output: [of(layer.attn_output)],
+                gate_up: [layer.ffn_gate, layer.ffn_up].map(of),
+                ffn_down: [of(layer.ffn_down)],
             })
             .collect();
         Overlays { layers }

@@ -4,15 +4,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use slm_format::{ContentHash, ContentHasher, Encoding};
+use slm_format::{ContentHash, Encoding};
 use slm_manifest::{BaseId, ModelConfig, TensorIdentity, TokenizerId};
 use slm_overlay::BaseShape;
-use slm_quant::layout::{self, AlignedBytes, STRIP_ROWS};
-use slm_quant::{Executor, Kernels, Layout, QMatrix, QuantError};
+use slm_quant::layout;
+use slm_quant::{Executor, Kernels, Layout, QMatrix};
 
 use crate::chat::ChatTemplate;
 use crate::error::{ModelError, RuntimeError};
-use crate::load::{Bytes, Graph, MatrixRef, SourceModel, SourceTensor, TensorBytes};
+use crate::load::{Bytes, Graph, MatrixRef, SourceModel, SourceTensor, examine};
 use crate::parallel::parallel_for;
 use crate::tokenizer::{Tokenizer, TokenizerSpec};
 
@@ -45,6 +45,19 @@ impl BaseTensor {
     }
 }
 
+/// Where the weights of a base shall stand.
+pub(crate) enum Place<'a> {
+    /// In the file itself.
+    InFile(Bytes),
+    /// In memory of their own.
+    Memory {
+        /// The file.
+        file: &'a [u8],
+        /// Told which range of the file will not be read again.
+        release: &'a (dyn Fn(Range<usize>) + Sync),
+    },
+}
+
 /// One small language model: checked, verified, and never changed.
 ///
 /// A base is `Sync` and holds no state; sessions share it through an [`Arc`]. No method takes it by `&mut`.
@@ -73,20 +86,26 @@ impl std::fmt::Debug for Base {
 }
 
 impl Base {
-    /// Checks `source` against its graph and hashes every tensor. `bytes` is the file that [`TensorBytes::InFile`] points into.
+    /// Checks `source` against its graph, and every tensor's scales, and hashes every tensor.
     ///
     /// # Errors
     /// A tensor that is missing, unknown, of another shape, or has a non-finite scale; a tokenizer of another size.
-    pub fn from_source(
+    pub(crate) fn from_source(
         source: SourceModel,
-        bytes: Bytes,
+        place: Place<'_>,
         kernels: Kernels,
         exec: &dyn Executor,
     ) -> Result<Base, RuntimeError> {
-        let SourceModel { config, tokenizer, name, chat_template, gguf_metadata, tensors } = source;
-        let file: &[u8] = (*bytes).as_ref();
-        let decode = |at: usize| decode_norm(&tensors[at], file, kernels);
-        let graph = Graph::join(&config, &tensors, &decode)?;
+        let SourceModel { config, tokenizer, name, chat_template, gguf_metadata, mut tensors } =
+            source;
+        let join = |tensors: &[SourceTensor], file: &[u8]| {
+            Graph::join(&config, tensors, &|at| decode_norm(&tensors[at], file, kernels))
+        };
+        let file: &[u8] = match &place {
+            Place::InFile(bytes) => (**bytes).as_ref(),
+            Place::Memory { file, .. } => file,
+        };
+        let mut graph = join(&tensors, file)?;
         if tokenizer.vocab_size() != config.vocab_size {
             return Err(ModelError::Vocabulary {
                 tokenizer: u64::from(tokenizer.vocab_size()),
@@ -94,7 +113,18 @@ impl Base {
             }
             .into());
         }
-        let contents = examine(&tensors, file, exec)?;
+        let (bytes, contents) = match place {
+            Place::InFile(bytes) => {
+                let contents = examine::in_place(&tensors, (*bytes).as_ref(), exec)?;
+                (bytes, contents)
+            }
+            Place::Memory { file, release } => {
+                let (memory, contents) = examine::into_memory(&mut tensors, file, exec, release)?;
+                // The norms of the copy: those of the file were only looked at.
+                graph = join(&tensors, &memory)?;
+                (Arc::new(memory) as Bytes, contents)
+            }
+        };
         let tensors: Vec<BaseTensor> = tensors
             .into_iter()
             .zip(contents)
@@ -230,7 +260,7 @@ impl Base {
             return Cow::Borrowed(bytes);
         }
         let mut rows = vec![0; bytes.len()];
-        let (n_rows, cols) = rows_and_cols(tensor);
+        let (n_rows, cols) = tensor.rows_and_cols();
         layout::deinterleave(tensor.encoding, n_rows, cols, bytes, &mut rows)
             .expect("BUG: a checked matrix changed its length");
         Cow::Owned(rows)
@@ -239,52 +269,29 @@ impl Base {
     /// The bytes of tensor `at` interleaved; `None` where its encoding has no such layout.
     pub(crate) fn interleaved_bytes(&self, at: usize) -> Option<Cow<'_, [u8]>> {
         let tensor = &self.tensors[at].source;
-        if !is_worth_interleaving(tensor) {
+        if !examine::is_worth_interleaving(tensor) {
             return None;
         }
         let bytes = self.stored_bytes(at);
         if tensor.layout == Layout::Interleaved {
             return Some(Cow::Borrowed(bytes));
         }
-        Some(Cow::Owned(interleave(tensor, bytes).to_vec()))
-    }
-
-    /// This base with the rows of every matrix interleaved, which the kernels read fastest: what stands so already stays in place, the rest is
-    /// copied. The identity stays: the same bytes in another order.
-    ///
-    /// `release` is told the range of the file that each copied tensor was in, so that a mapped file need not stay in memory beside the copies.
-    pub fn interleaved(
-        mut self,
-        exec: &dyn Executor,
-        release: &(dyn Fn(Range<usize>) + Sync),
-    ) -> Base {
-        let copies = parallel_for(exec, self.tensors.len(), &|at| {
-            let tensor = &self.tensors[at].source;
-            if tensor.layout == Layout::Interleaved || !is_worth_interleaving(tensor) {
-                return None;
-            }
-            let copy = Arc::new(interleave(tensor, self.stored_bytes(at)));
-            if let TensorBytes::InFile { offset, len } = tensor.bytes {
-                release(offset..offset + len);
-            }
-            Some(copy)
-        });
-        for (tensor, copy) in self.tensors.iter_mut().zip(copies) {
-            if let Some(bytes) = copy {
-                tensor.source.layout = Layout::Interleaved;
-                tensor.source.bytes = TensorBytes::Aligned(bytes);
-            }
-        }
-        self
+        let (n_rows, cols) = tensor.rows_and_cols();
+        let mut strips = vec![0; bytes.len()];
+        layout::interleave(tensor.encoding, n_rows, cols, bytes, &mut strips)
+            .expect("BUG: a checked matrix changed its length");
+        Some(Cow::Owned(strips))
     }
 
     fn stored_bytes(&self, at: usize) -> &[u8] {
-        bytes_of(&self.tensors[at].source, (*self.bytes).as_ref())
+        self.tensors[at].source.bytes.of((*self.bytes).as_ref())
     }
 
     /// The matrix behind a handle.
     pub fn matrix(&self, matrix: MatrixRef) -> QMatrix<'_> {
-        matrix_of(&self.tensors[matrix.0].source, self.stored_bytes(matrix.0))
+        let tensor = &self.tensors[matrix.0].source;
+        tensor
+            .matrix(self.stored_bytes(matrix.0))
             .expect("BUG: a checked matrix changed its length")
     }
 
@@ -302,7 +309,7 @@ impl Base {
     /// outside has written to the bytes.
     pub fn rehash(&self, exec: &dyn Executor) -> BaseId {
         let hashes = parallel_for(exec, self.tensors.len(), &|at| {
-            in_ggml_order(&self.tensors[at].source, self.stored_bytes(at), &mut |_, _, _| Ok(()))
+            examine::hash(&self.tensors[at].source, self.stored_bytes(at))
                 .expect("BUG: a checked matrix changed its length")
         });
         let identities: Vec<TensorIdentity> = identities(&self.tensors)
@@ -357,101 +364,6 @@ fn identities(tensors: &[BaseTensor]) -> Vec<TensorIdentity> {
         .collect()
 }
 
-/// Checks every scale and hashes every tensor.
-fn examine(
-    tensors: &[SourceTensor],
-    file: &[u8],
-    exec: &dyn Executor,
-) -> Result<Vec<ContentHash>, RuntimeError> {
-    parallel_for(exec, tensors.len(), &|at| {
-        let tensor = &tensors[at];
-        let (_, cols) = rows_and_cols(tensor);
-        let hash = in_ggml_order(tensor, bytes_of(tensor, file), &mut |first, n_rows, rows| {
-            let piece = QMatrix::new(tensor.encoding, n_rows, cols, rows)?;
-            piece.check_scales().map_err(|error| in_whole(error, first))
-        })?;
-        Ok(hash)
-    })
-    .into_iter()
-    .collect()
-}
-
-/// Rows of an interleaved matrix that are brought back to ggml order at a time, so that the piece stays in the cache.
-const ROWS_AT_A_TIME: usize = 8 * STRIP_ROWS;
-
-/// What is shown a piece of a tensor: its first row, its rows, their bytes.
-type Look<'a> = dyn FnMut(usize, usize, &[u8]) -> Result<(), QuantError> + 'a;
-
-/// Hashes a tensor in ggml order, through the inverse permutation where it is interleaved, and shows each piece to `look`.
-fn in_ggml_order(
-    tensor: &SourceTensor,
-    bytes: &[u8],
-    look: &mut Look<'_>,
-) -> Result<ContentHash, QuantError> {
-    let matrix = matrix_of(tensor, bytes)?;
-    let (n_rows, cols) = (matrix.rows(), matrix.cols());
-    if matrix.layout() == Layout::RowMajor {
-        look(0, n_rows, bytes)?;
-        return Ok(ContentHash::of(bytes));
-    }
-    let row_bytes = bytes.len() / n_rows;
-    let mut hasher = ContentHasher::new();
-    let mut piece = vec![0; ROWS_AT_A_TIME.min(n_rows) * row_bytes];
-    for (at, stored) in bytes.chunks(ROWS_AT_A_TIME * row_bytes).enumerate() {
-        let piece = &mut piece[..stored.len()];
-        let n_rows = stored.len() / row_bytes;
-        layout::deinterleave(tensor.encoding, n_rows, cols, stored, piece)?;
-        look(at * ROWS_AT_A_TIME, n_rows, piece)?;
-        hasher.update(piece);
-    }
-    Ok(hasher.finish())
-}
-
-/// An error of a piece, told of the whole matrix.
-fn in_whole(error: QuantError, first: usize) -> QuantError {
-    match error {
-        QuantError::NonFiniteScale { encoding, row, block } => {
-            QuantError::NonFiniteScale { encoding, row: first + row, block }
-        }
-        other => other,
-    }
-}
-
-/// A matrix of at least one strip in an encoding that has the layout.
-fn is_worth_interleaving(tensor: &SourceTensor) -> bool {
-    layout::is_interleavable(tensor.encoding) && rows_and_cols(tensor).0 >= STRIP_ROWS
-}
-
-fn interleave(tensor: &SourceTensor, bytes: &[u8]) -> AlignedBytes {
-    let (n_rows, cols) = rows_and_cols(tensor);
-    let mut strips = AlignedBytes::zeroed(bytes.len());
-    layout::interleave(tensor.encoding, n_rows, cols, bytes, &mut strips)
-        .expect("BUG: a checked matrix changed its length");
-    strips
-}
-
-fn bytes_of<'a>(tensor: &'a SourceTensor, file: &'a [u8]) -> &'a [u8] {
-    match &tensor.bytes {
-        TensorBytes::InFile { offset, len } => &file[*offset..*offset + *len],
-        TensorBytes::Owned(bytes) => bytes,
-        TensorBytes::Aligned(bytes) => bytes,
-    }
-}
-
-fn rows_and_cols(tensor: &SourceTensor) -> (usize, usize) {
-    let cols = tensor.shape.first().copied().unwrap_or(1);
-    let rows: u64 = tensor.shape.iter().skip(1).product();
-    (rows as usize, cols as usize)
-}
-
-fn matrix_of<'a>(tensor: &SourceTensor, bytes: &'a [u8]) -> Result<QMatrix<'a>, QuantError> {
-    let (rows, cols) = rows_and_cols(tensor);
-    match tensor.layout {
-        Layout::RowMajor => QMatrix::new(tensor.encoding, rows, cols, bytes),
-        Layout::Interleaved => QMatrix::new_interleaved(tensor.encoding, rows, cols, bytes),
-    }
-}
-
 fn decode_norm(
     tensor: &SourceTensor,
     file: &[u8],
@@ -464,7 +376,7 @@ fn decode_norm(
         }
         .into());
     }
-    let matrix = matrix_of(tensor, bytes_of(tensor, file))?;
+    let matrix = tensor.matrix(tensor.bytes.of(file))?;
     let mut decoded = vec![0.0; matrix.cols()];
     kernels.decode_row(&mut decoded, &matrix, 0);
     Ok(decoded)

@@ -10,7 +10,7 @@ use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
-use crate::load::{Base, Bytes, SourceModel, SourceTensor};
+use crate::load::{Base, SourceModel, SourceTensor};
 use crate::tokenizer::TokenizerSpec;
 
 /// Keys under `<architecture>.` that this reader applies or compares.
@@ -45,8 +45,7 @@ const GEMMA3_27B_LAYERS: u32 = 62;
 const GEMMA3_PATTERN: u32 = 6;
 
 /// Reads a GGUF model.
-pub(crate) fn read(bytes: &Bytes, limits: &Limits) -> Result<SourceModel, RuntimeError> {
-    let file: &[u8] = (**bytes).as_ref();
+pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeError> {
     let gguf = Gguf::parse(file, limits)?;
     let metadata = gguf.metadata();
     if let Some(kind) = metadata.str("general.type")?

@@ -4,6 +4,7 @@
 //! the graph is there, has its shape and finite scales, and nothing would be ignored.
 
 mod base;
+mod examine;
 mod gguf;
 mod graph;
 mod hf;
@@ -16,8 +17,11 @@ pub use hf::HfFiles;
 pub(crate) use slm::peek_base_id;
 pub use source::{Bytes, SourceModel, SourceTensor, TensorBytes};
 
+use std::ops::Range;
+
 use crate::error::{ModelError, RuntimeError};
-use slm_format::Limits;
+use base::Place;
+use slm_format::{ContentHash, Limits};
 use slm_quant::{Executor, Kernels};
 
 /// What a model file is, by its first bytes.
@@ -51,7 +55,8 @@ impl ModelFormat {
 }
 
 impl Base {
-    /// Opens a model file in place, whatever its format; everything is checked and every tensor hashed.
+    /// Opens a model file in place, whatever its format; everything is checked and every tensor hashed. Nothing is copied: for looking at a
+    /// file, or where memory is dearer than speed.
     ///
     /// # Errors
     /// The first thing found wrong in the file.
@@ -61,43 +66,28 @@ impl Base {
         kernels: Kernels,
         exec: &dyn Executor,
     ) -> Result<Base, RuntimeError> {
-        match ModelFormat::detect((*bytes).as_ref())? {
-            ModelFormat::Gguf => Base::open_gguf(bytes, limits, kernels, exec),
-            ModelFormat::Slm => Base::open_slm(bytes, limits, kernels, exec),
-        }
+        let read = read((*bytes).as_ref(), limits)?;
+        Base::build(read, Place::InFile(bytes), kernels, exec)
     }
 
-    /// Opens a GGUF model in place.
+    /// Reads a model file into memory, whatever its format, with its rows in the order that kernels read fastest and in huge pages where the
+    /// system has them: for running it. What is checked and hashed is the copy, so that nobody who writes to the file can change it.
+    ///
+    /// `release` is told the range of the file of each tensor that was copied, so that a mapped file need not stay in memory beside the copy.
     ///
     /// # Errors
     /// As [`Base::open`].
-    pub fn open_gguf(
-        bytes: Bytes,
+    pub fn load(
+        file: &[u8],
         limits: &Limits,
         kernels: Kernels,
         exec: &dyn Executor,
+        release: &(dyn Fn(Range<usize>) + Sync),
     ) -> Result<Base, RuntimeError> {
-        let source = gguf::read(&bytes, limits)?;
-        Base::from_source(source, bytes, kernels, exec)
+        Base::build(read(file, limits)?, Place::Memory { file, release }, kernels, exec)
     }
 
-    /// Opens a `.slm` base in place.
-    ///
-    /// # Errors
-    /// As [`Base::open`]; a tensor whose bytes do not have the directory's hash is [`ModelError::TensorContent`].
-    pub fn open_slm(
-        bytes: Bytes,
-        limits: &Limits,
-        kernels: Kernels,
-        exec: &dyn Executor,
-    ) -> Result<Base, RuntimeError> {
-        let (source, expected) = slm::read(&bytes, limits)?;
-        let base = Base::from_source(source, bytes, kernels, exec)?;
-        base.compare_contents(&expected)?;
-        Ok(base)
-    }
-
-    /// Reads the files of a HF folder; q and k rows are brought into GGUF's order in memory.
+    /// Reads the files of a HF folder into memory; q and k rows are brought into GGUF's order.
     ///
     /// # Errors
     /// As [`Base::open`].
@@ -108,7 +98,20 @@ impl Base {
         exec: &dyn Executor,
     ) -> Result<Base, RuntimeError> {
         let source = hf::read(files, limits)?;
-        Base::from_source(source, std::sync::Arc::new(Vec::new()), kernels, exec)
+        Base::from_source(source, Place::Memory { file: &[], release: &|_| {} }, kernels, exec)
+    }
+
+    fn build(
+        (source, expected): (SourceModel, Option<Vec<ContentHash>>),
+        place: Place<'_>,
+        kernels: Kernels,
+        exec: &dyn Executor,
+    ) -> Result<Base, RuntimeError> {
+        let base = Base::from_source(source, place, kernels, exec)?;
+        if let Some(expected) = expected {
+            base.compare_contents(&expected)?;
+        }
+        Ok(base)
     }
 
     /// Writes this base as a `.slm` file: the same tensor bytes, the tokenizer document, the configuration, and the source's metadata
@@ -126,5 +129,19 @@ impl Base {
     /// [`ModelError::NotFromGguf`] when it came from another format; what `out` returns.
     pub fn write_gguf(&self, out: &mut dyn std::io::Write) -> Result<(), RuntimeError> {
         gguf::write(self, out)
+    }
+}
+
+/// The parts of a model, and the hashes that its file claims for its tensors, where it does.
+fn read(
+    file: &[u8],
+    limits: &Limits,
+) -> Result<(SourceModel, Option<Vec<ContentHash>>), RuntimeError> {
+    match ModelFormat::detect(file)? {
+        ModelFormat::Gguf => Ok((gguf::read(file, limits)?, None)),
+        ModelFormat::Slm => {
+            let (source, expected) = slm::read(file, limits)?;
+            Ok((source, Some(expected)))
+        }
     }
 }

@@ -8,7 +8,7 @@ use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
-use crate::load::{Base, Bytes, SourceModel, SourceTensor};
+use crate::load::{Base, SourceModel, SourceTensor};
 use crate::tokenizer::TokenizerSpec;
 
 /// The `config` section: postcard of this.
@@ -24,10 +24,9 @@ struct ConfigSection {
 
 /// Reads a base: its parts, and the hash that the directory gives for each tensor, in the same order.
 pub(crate) fn read(
-    bytes: &Bytes,
+    file: &[u8],
     limits: &Limits,
 ) -> Result<(SourceModel, Vec<ContentHash>), RuntimeError> {
-    let file: &[u8] = (**bytes).as_ref();
     let container = Container::open(file, limits)?;
     let config: ConfigSection = decode("config", section(&container, SectionKind::Config)?)?;
     let tokenizer =

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use slm_format::Encoding;
 use slm_manifest::ModelConfig;
-use slm_quant::Layout;
-use slm_quant::layout::AlignedBytes;
+use slm_quant::{Layout, QMatrix, QuantError};
 
 use crate::tokenizer::TokenizerSpec;
 
@@ -15,7 +14,7 @@ pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 /// Where a tensor's bytes are.
 #[derive(Debug, Clone)]
 pub enum TensorBytes {
-    /// In the model's file.
+    /// In the model's file, or in the memory that it was copied to.
     InFile {
         /// Offset of the first byte.
         offset: usize,
@@ -24,8 +23,16 @@ pub enum TensorBytes {
     },
     /// In memory of their own, because the file had another row order.
     Owned(Arc<[u8]>),
-    /// In memory of their own, 64-aligned, because the rows were interleaved at load.
-    Aligned(Arc<AlignedBytes>),
+}
+
+impl TensorBytes {
+    /// The bytes, given the file.
+    pub(crate) fn of<'a>(&'a self, file: &'a [u8]) -> &'a [u8] {
+        match self {
+            TensorBytes::InFile { offset, len } => &file[*offset..*offset + *len],
+            TensorBytes::Owned(bytes) => bytes,
+        }
+    }
 }
 
 /// One tensor under its canonical name.
@@ -41,6 +48,24 @@ pub struct SourceTensor {
     pub layout: Layout,
     /// Its bytes.
     pub bytes: TensorBytes,
+}
+
+impl SourceTensor {
+    /// As a matrix: rows of its innermost dimension.
+    pub(crate) fn rows_and_cols(&self) -> (usize, usize) {
+        let cols = self.shape.first().copied().unwrap_or(1);
+        let rows: u64 = self.shape.iter().skip(1).product();
+        (rows as usize, cols as usize)
+    }
+
+    /// A view of its bytes.
+    pub(crate) fn matrix<'a>(&self, bytes: &'a [u8]) -> Result<QMatrix<'a>, QuantError> {
+        let (rows, cols) = self.rows_and_cols();
+        match self.layout {
+            Layout::RowMajor => QMatrix::new(self.encoding, rows, cols, bytes),
+            Layout::Interleaved => QMatrix::new_interleaved(self.encoding, rows, cols, bytes),
+        }
+    }
 }
 
 /// Everything a base is made of, in the normal form.

@@ -9,7 +9,7 @@ use slm_manifest::{
     RuntimeTag, TokenizerId,
 };
 use slm_overlay::{Adapter, BoundAdapter};
-use slm_store::{NameKind, NameRecord, Storage};
+use slm_store::{Blob as _, NameKind, NameRecord, Storage};
 
 use crate::composition::Composition;
 use crate::error::{ActivationError, ModelError, RuntimeError};
@@ -205,7 +205,9 @@ impl<S: Storage> Runtime<S> {
             return Ok(base);
         }
         let bytes = self.store.blob(blob)?;
-        let opened = Base::open_slm(bytes, &self.limits, self.engine.kernels, &*self.engine.exec);
+        let (kernels, exec) = (self.engine.kernels, &*self.engine.exec);
+        let release = |range| bytes.release(range);
+        let opened = Base::load((*bytes).as_ref(), &self.limits, kernels, exec, &release);
         let base = match opened.and_then(|base| Ok(Arc::new(base).expect_id(id)?)) {
             Ok(base) => base,
             Err(error) => {

@@ -11,7 +11,7 @@ use memmap2::Mmap;
 
 use crate::error::StoreError;
 use crate::layout;
-use crate::storage::{Access, Storage, StorageFile};
+use crate::storage::{Access, Blob, Storage, StorageFile};
 
 /// A store's folder. Opening it and reading from it changes nothing; it comes into being with the first lock.
 ///
@@ -35,10 +35,9 @@ enum Bytes {
     Read(Vec<u8>),
 }
 
-impl FsBlob {
-    /// Lets go of the memory behind `range`, where it is mapped: for bytes that were copied elsewhere and will hardly be read again. They
-    /// can be read again; the system then reads the file once more.
-    pub fn release(&self, range: Range<usize>) {
+impl Blob for FsBlob {
+    /// Where the file is mapped, the system reads it once more if it is needed again.
+    fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let Bytes::Mapped(mapped) = &self.0 {
             mmap::release(mapped, range);

@@ -221,20 +221,24 @@ fn dots_tile<V: Value, const N: usize>(
     s.run(
         #[inline(always)]
         || {
-            let d = shape.head_dim;
+            let n_rounds = shape.head_dim / 16;
+            let mut queries: [&[[f32; 16]]; N] = [&[]; N];
+            for t in 0..N {
+                queries[t] = rounds(&q[t * shape.query_stride..], n_rounds);
+            }
             for i in (0..whole).step_by(4) {
-                let mut rows: [&[V]; 4] = [&[]; 4];
+                let mut rows: [&[[V; 16]]; 4] = [&[]; 4];
                 for r in 0..4 {
-                    rows[r] = &k[(i + r) * shape.kv_stride..][..d];
+                    rows[r] = rounds(&k[(i + r) * shape.kv_stride..], n_rounds);
                 }
                 let mut lanes = [s.set1(0.0); 16];
-                for at in (0..d).step_by(16) {
+                for at in 0..n_rounds {
                     let mut k = [s.set1(0.0); 4];
                     for r in 0..4 {
-                        k[r] = V::load16(s, &chunk(rows[r], at));
+                        k[r] = V::load16(s, &rows[r][at]);
                     }
                     for t in 0..N {
-                        let q: F = pulp::cast(chunk::<f32, 16>(q, t * shape.query_stride + at));
+                        let q: F = pulp::cast(queries[t][at]);
                         for r in 0..4 {
                             lanes[4 * t + r] = s.add(lanes[4 * t + r], s.mul(q, k[r]));
                         }
@@ -250,7 +254,13 @@ fn dots_tile<V: Value, const N: usize>(
     whole
 }
 
-/// Up to four queries over all positions: each number of the cache is loaded and widened once for all.
+/// The first `n` rounds of the 16 lanes.
+#[inline(always)]
+fn rounds<V>(x: &[V], n: usize) -> &[[V; 16]] {
+    &x.as_chunks().0[..n]
+}
+
+/// Up to eight queries over all positions: each number of the cache is loaded and widened once for all.
 fn many_sums<V: Value>(
     s: Avx512,
     out: &mut [f32],
@@ -263,12 +273,12 @@ fn many_sums<V: Value>(
     let mut first = 0;
     while first < n_queries {
         let (out, e) = (&mut out[first * query_stride..], &e[first * score_stride..]);
-        let n = 4.min(n_queries - first);
-        let whole = match n {
-            1 => 0,
-            2 => sums_tile::<V, 2>(s, out, e, v, shape),
-            3 => sums_tile::<V, 3>(s, out, e, v, shape),
-            _ => sums_tile::<V, 4>(s, out, e, v, shape),
+        let (n, whole) = match n_queries - first {
+            1 => (1, 0),
+            2 => (2, sums_tile::<V, 2, 4>(s, out, e, v, shape)),
+            3 => (3, sums_tile::<V, 3, 4>(s, out, e, v, shape)),
+            4..8 => (4, sums_tile::<V, 4, 4>(s, out, e, v, shape)),
+            _ => (8, sums_tile::<V, 8, 2>(s, out, e, v, shape)),
         };
         for t in 0..n {
             let out = &mut out[t * query_stride..][whole..head_dim];
@@ -278,46 +288,49 @@ fn many_sums<V: Value>(
     }
 }
 
-/// `N` queries; gives how many channels it did, a multiple of 64.
-fn sums_tile<V: Value, const N: usize>(
+/// `N` queries, `16 * C` channels at a time; gives how many channels it did.
+fn sums_tile<V: Value, const N: usize, const C: usize>(
     s: Avx512,
     out: &mut [f32],
     e: &[f32],
     v: &[V],
     shape: Queries,
 ) -> usize {
-    let whole = shape.head_dim / 64 * 64;
+    let whole = shape.head_dim / (16 * C) * (16 * C);
     s.run(
         #[inline(always)]
         || {
-            for at in (0..whole).step_by(64) {
-                let mut acc = [[s.set1(0.0); 4]; N];
+            let mut weights: [&[f32]; N] = [&[]; N];
+            for t in 0..N {
+                weights[t] = &e[t * shape.score_stride..][..shape.n_positions];
+            }
+            for at in (0..whole).step_by(16 * C) {
+                let mut acc = [[s.set1(0.0); C]; N];
                 for t in 0..N {
-                    for c in 0..4 {
+                    for c in 0..C {
                         let from = t * shape.query_stride + at + 16 * c;
                         acc[t][c] = pulp::cast(chunk::<f32, 16>(out, from));
                     }
                 }
-                let mut weights: [&[f32]; N] = [&[]; N];
-                for t in 0..N {
-                    weights[t] = &e[t * shape.score_stride..][..shape.n_positions];
-                }
                 for i in 0..shape.n_positions {
-                    let row = &v[i * shape.kv_stride + at..][..64];
-                    let mut x = [s.set1(0.0); 4];
-                    for c in 0..4 {
-                        x[c] = V::load16(s, &chunk(row, 16 * c));
+                    let row = rounds(&v[i * shape.kv_stride + at..], C);
+                    let mut x = [s.set1(0.0); C];
+                    for c in 0..C {
+                        x[c] = V::load16(s, &row[c]);
                     }
                     for t in 0..N {
                         let e = s.set1(weights[t][i]);
-                        for c in 0..4 {
+                        for c in 0..C {
                             acc[t][c] = s.add(acc[t][c], s.mul(e, x[c]));
                         }
                     }
                 }
                 for t in 0..N {
-                    let lanes: [f32; 64] = pulp::cast(acc[t]);
-                    out[t * shape.query_stride + at..][..64].copy_from_slice(&lanes);
+                    for c in 0..C {
+                        let lanes: [f32; 16] = pulp::cast(acc[t][c]);
+                        let to = t * shape.query_stride + at + 16 * c;
+                        out[to..][..16].copy_from_slice(&lanes);
+                    }
                 }
             }
         },

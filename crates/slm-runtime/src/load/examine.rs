@@ -1,0 +1,158 @@
+//! Every tensor read once: its scales checked, its bytes hashed in ggml order, and, where a base is to stand in memory, copied.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use slm_format::{ContentHash, ContentHasher};
+use slm_quant::layout::{self, AlignedBytes, STRIP_ROWS};
+use slm_quant::{Executor, Layout, QMatrix, QuantError};
+
+use crate::error::RuntimeError;
+use crate::load::source::{SourceTensor, TensorBytes};
+use crate::parallel::parallel_for;
+
+/// Rows that are brought into another order at a time, so that the piece stays in the cache.
+const ROWS_AT_A_TIME: usize = 8 * STRIP_ROWS;
+
+/// Checks every scale and hashes every tensor where it stands.
+pub(crate) fn in_place(
+    tensors: &[SourceTensor],
+    file: &[u8],
+    exec: &dyn Executor,
+) -> Result<Vec<ContentHash>, RuntimeError> {
+    parallel_for(exec, tensors.len(), &|at| {
+        examine(&tensors[at], tensors[at].bytes.of(file), None).map_err(RuntimeError::from)
+    })
+    .into_iter()
+    .collect()
+}
+
+/// Copies every tensor into one piece of memory, matrices with their rows interleaved where there is such a layout, and changes `tensors` to
+/// stand there. What is checked and hashed is the copy: whoever writes to the file meanwhile changes nothing that was found good.
+///
+/// `release` is told the range of the file that each copied tensor was in.
+pub(crate) fn into_memory(
+    tensors: &mut [SourceTensor],
+    file: &[u8],
+    exec: &dyn Executor,
+    release: &(dyn Fn(Range<usize>) + Sync),
+) -> Result<(AlignedBytes, Vec<ContentHash>), RuntimeError> {
+    let mut end = 0usize;
+    let mut places = Vec::with_capacity(tensors.len());
+    for tensor in tensors.iter() {
+        let len = tensor.bytes.of(file).len();
+        places.push(end..end + len);
+        end = (end + len).next_multiple_of(64);
+    }
+    let mut memory = AlignedBytes::zeroed(end);
+    let mut slots = Vec::with_capacity(tensors.len());
+    let (mut rest, mut at) = (&mut memory[..], 0);
+    for place in &places {
+        let (slot, later) = rest.split_at_mut(place.end.next_multiple_of(64).min(end) - at);
+        at += slot.len();
+        rest = later;
+        slots.push(Mutex::new(&mut slot[..place.len()]));
+    }
+    let sources: &[SourceTensor] = tensors;
+    let contents = parallel_for(exec, sources.len(), &|at| {
+        let tensor = &sources[at];
+        let mut slot = slots[at].lock().unwrap_or_else(PoisonError::into_inner);
+        let content = examine(tensor, tensor.bytes.of(file), Some(&mut slot))?;
+        if let TensorBytes::InFile { offset, len } = tensor.bytes {
+            release(offset..offset + len);
+        }
+        Ok::<_, RuntimeError>(content)
+    })
+    .into_iter()
+    .collect::<Result<Vec<_>, _>>()?;
+    for (tensor, place) in tensors.iter_mut().zip(places) {
+        if is_worth_interleaving(tensor) {
+            tensor.layout = Layout::Interleaved;
+        }
+        tensor.bytes = TensorBytes::InFile { offset: place.start, len: place.len() };
+    }
+    Ok((memory, contents))
+}
+
+/// The hash of a tensor that was found good before.
+pub(crate) fn hash(tensor: &SourceTensor, bytes: &[u8]) -> Result<ContentHash, QuantError> {
+    in_pieces(tensor, bytes, None, &mut |_, _, _| Ok(()))
+}
+
+/// A matrix of at least one strip in an encoding that has the layout.
+pub(crate) fn is_worth_interleaving(tensor: &SourceTensor) -> bool {
+    layout::is_interleavable(tensor.encoding) && tensor.rows_and_cols().0 >= STRIP_ROWS
+}
+
+/// Checks and hashes one tensor; `copy` gets its bytes, interleaved where that is worth it.
+fn examine(
+    tensor: &SourceTensor,
+    bytes: &[u8],
+    copy: Option<&mut [u8]>,
+) -> Result<ContentHash, QuantError> {
+    let (_, cols) = tensor.rows_and_cols();
+    in_pieces(tensor, bytes, copy, &mut |first, n_rows, rows| {
+        let piece = QMatrix::new(tensor.encoding, n_rows, cols, rows)?;
+        piece.check_scales().map_err(|error| in_whole(error, first))
+    })
+}
+
+/// What is shown a piece of a tensor in ggml order: its first row, its rows, their bytes.
+type Look<'a> = dyn FnMut(usize, usize, &[u8]) -> Result<(), QuantError> + 'a;
+
+/// Shows a tensor to `look` piece by piece and hashes what was shown. With `copy`, the bytes are copied first, and what is shown is the copy.
+fn in_pieces(
+    tensor: &SourceTensor,
+    bytes: &[u8],
+    mut copy: Option<&mut [u8]>,
+    look: &mut Look<'_>,
+) -> Result<ContentHash, QuantError> {
+    let (n_rows, cols) = (tensor.matrix(bytes)?.rows(), tensor.rows_and_cols().1);
+    let (encoding, row_bytes) = (tensor.encoding, bytes.len() / n_rows.max(1));
+    let interleave = is_worth_interleaving(tensor);
+    let mut hasher = ContentHasher::new();
+    if bytes.is_empty() {
+        return Ok(hasher.finish());
+    }
+    let mut piece = vec![0; ROWS_AT_A_TIME.min(n_rows) * row_bytes];
+    for (at, stored) in bytes.chunks(ROWS_AT_A_TIME * row_bytes).enumerate() {
+        let n_rows = stored.len() / row_bytes;
+        let mut slot =
+            copy.as_mut().map(|copy| &mut copy[at * ROWS_AT_A_TIME * row_bytes..][..stored.len()]);
+        let piece = &mut piece[..stored.len()];
+        let rows: &[u8] = match (tensor.layout, &mut slot) {
+            (Layout::RowMajor, None) => stored,
+            (Layout::RowMajor, Some(slot)) if interleave => {
+                piece.copy_from_slice(stored);
+                layout::interleave(encoding, n_rows, cols, piece, slot)?;
+                piece
+            }
+            (Layout::RowMajor, Some(slot)) => {
+                slot.copy_from_slice(stored);
+                slot
+            }
+            (Layout::Interleaved, None) => {
+                layout::deinterleave(encoding, n_rows, cols, stored, piece)?;
+                piece
+            }
+            (Layout::Interleaved, Some(slot)) => {
+                slot.copy_from_slice(stored);
+                layout::deinterleave(encoding, n_rows, cols, slot, piece)?;
+                piece
+            }
+        };
+        look(at * ROWS_AT_A_TIME, n_rows, rows)?;
+        hasher.update(rows);
+    }
+    Ok(hasher.finish())
+}
+
+/// An error of a piece, told of the whole matrix.
+fn in_whole(error: QuantError, first: usize) -> QuantError {
+    match error {
+        QuantError::NonFiniteScale { encoding, row, block } => {
+            QuantError::NonFiniteScale { encoding, row: first + row, block }
+        }
+        other => other,
+    }
+}
