@@ -51,7 +51,7 @@ impl JsModel {
     /// # Errors
     /// As [`Model::open`], thrown.
     #[wasm_bindgen(constructor)]
-    pub fn new(bytes: Vec<u8>, kernel: Option<String>) -> Result<JsModel, JsValue> {
+    pub fn new(bytes: &[u8], kernel: Option<String>) -> Result<JsModel, JsValue> {
         Model::open(bytes, kernel.as_deref()).map(JsModel).map_err(exception)
     }
 

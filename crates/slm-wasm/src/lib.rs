@@ -6,7 +6,7 @@
 //! ```
 //! use slm_wasm::{Model, Mode};
 //!
-//! let mut model = Model::open(slm_golden::TINY_Q8_0.to_vec(), None)?;
+//! let mut model = Model::open(slm_golden::TINY_Q8_0, None)?;
 //! let kjv = (slm_golden::TINY_KJV_CONFIG, slm_golden::TINY_KJV_WEIGHTS);
 //! model.add_adapter("kjv", kjv.0, kjv.1)?;
 //! let bare = model.logits_digest(&[767, 261, 305], 64, Mode::default())?;

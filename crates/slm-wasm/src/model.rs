@@ -83,12 +83,12 @@ pub struct Model {
 impl Model {
     /// Opens a model from the bytes of a GGUF or `.slm` file; everything is checked and every tensor hashed.
     ///
-    /// `kernel` is one of [`Model::tiers`], by default the last; it changes no bit. The rows of a GGUF file are copied into the order that
-    /// kernels read fastest, so that such a model takes its size twice; a `.slm` file has them so and is used in place.
+    /// `kernel` is one of [`Model::tiers`], by default the last; it changes no bit. The weights are copied into the order that kernels read
+    /// fastest, so that `bytes` need not stay.
     ///
     /// # Errors
     /// The first thing found wrong in the file; an unknown kernel.
-    pub fn open(bytes: Vec<u8>, kernel: Option<&str>) -> Result<Model, WasmError> {
+    pub fn open(bytes: &[u8], kernel: Option<&str>) -> Result<Model, WasmError> {
         let kernels = match kernel {
             None => Kernels::detect(),
             Some(name) => Tier::from_name(name).and_then(Kernels::with_tier).ok_or_else(|| {
@@ -96,8 +96,7 @@ impl Model {
             })?,
         };
         let engine = Engine { kernels, exec: Arc::new(Inline) };
-        let base = Base::open(Arc::new(bytes), &LIMITS, kernels, &*engine.exec)?;
-        let base = Arc::new(base.interleaved(&*engine.exec, &|_| {}));
+        let base = Arc::new(Base::load(bytes, &LIMITS, kernels, &*engine.exec, &|_| {})?);
         let composition = Arc::new(Composition::bare(Arc::clone(&base))?);
         Ok(Model { engine, base, adapters: BTreeMap::new(), composition })
     }

@@ -9,7 +9,7 @@ use slm_runtime::audit::hex;
 use slm_wasm::{Mode, Model, WasmError};
 
 fn tiny(kernel: Option<&str>) -> Model {
-    let mut model = Model::open(TINY_Q8_0.to_vec(), kernel).expect("the tiny model");
+    let mut model = Model::open(TINY_Q8_0, kernel).expect("the tiny model");
     for (name, config, weights) in [
         ("tiny-kjv", TINY_KJV_CONFIG, TINY_KJV_WEIGHTS),
         ("tiny-python", TINY_PYTHON_CONFIG, TINY_PYTHON_WEIGHTS),
@@ -53,7 +53,7 @@ fn a_stored_model_is_the_same_model() {
         .expect("the tiny model");
     let mut stored = Vec::new();
     base.write_slm(&mut stored).expect("a .slm file");
-    let stored = Model::open(stored, None).expect("a .slm file is a model");
+    let stored = Model::open(&stored, None).expect("a .slm file is a model");
     let digest =
         |model: &Model| model.logits_digest(&[1, 2, 3], 2, Mode::default()).expect("a digest");
     assert_eq!(digest(&stored), digest(&tiny(None)));
@@ -61,8 +61,8 @@ fn a_stored_model_is_the_same_model() {
 
 #[test]
 fn what_is_wrong_is_refused_by_code_and_changes_nothing() {
-    assert_eq!(code(Model::open(Vec::new(), None)), "unknown-format");
-    assert_eq!(code(Model::open(TINY_Q8_0.to_vec(), Some("none"))), "option-value");
+    assert_eq!(code(Model::open(&[], None)), "unknown-format");
+    assert_eq!(code(Model::open(TINY_Q8_0, Some("none"))), "option-value");
     let mut model = tiny(Some("scalar"));
     let mode = Mode::default();
     let pair = [("tiny-kjv", 0.7), ("tiny-python", 0.3)];
