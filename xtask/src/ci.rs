@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use crate::problems::Outcome;
-use crate::{deny, format_doc, fuzz, golden, layers, package, parity, run, tidy, wasm};
+use crate::{deny, format_doc, fuzz, golden, kernels, layers, package, parity, run, tidy, wasm};
 
 type Step = (&'static str, fn() -> Outcome);
 
@@ -31,6 +31,7 @@ const STEPS: &[Step] = &[
 ];
 
 const HEAVY: &[Step] = &[
+    ("kernels", kernels::check),
     ("fuzz", || fuzz::run(&["--seconds", "60"])),
     ("test (release)", || run::must(tests().arg("--release"))),
 ];

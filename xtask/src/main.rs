@@ -10,6 +10,7 @@ mod errors_doc;
 mod format_doc;
 mod fuzz;
 mod golden;
+mod kernels;
 mod layers;
 mod metadata;
 mod package;
@@ -34,6 +35,7 @@ usage: cargo xtask COMMAND
   package                     every crate for crates.io has what crates.io asks for
   wasm [--debian]             the library crates compile for wasm32-unknown-unknown; --debian: with Debian's compiler
   parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
+  kernels                     every tier's kernels have the scalar bits: here, on aarch64 under qemu, as WASM under Node
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
@@ -63,6 +65,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["wasm"] => wasm::check(wasm::Toolchain::Any),
         ["wasm", "--debian"] => wasm::check(wasm::Toolchain::Debian),
         ["parity", rest @ ..] => parity::run(rest),
+        ["kernels"] => kernels::check(),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["bench", rest @ ..] => bench::run(rest),
