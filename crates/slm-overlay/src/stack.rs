@@ -143,6 +143,63 @@ impl TensorStack {
         assert!(rest.is_empty(), "values of a stack's down-projections");
     }
 
+    /// [`TensorStack::down`] of stacks that read the same rows, handed out together. `z` holds what each would have, one after the other.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn down_each<const N: usize>(
+        stacks: &[TensorStack; N],
+        kernels: &Kernels,
+        exec: &dyn Executor,
+        z: &mut [f32],
+        x: &[f32],
+        n_tokens: usize,
+    ) {
+        let mut rest = z;
+        let mut parts = stacks.each_ref().map(|stack| {
+            let (z, later) = std::mem::take(&mut rest).split_at_mut(stack.scratch_len(n_tokens));
+            rest = later;
+            z
+        });
+        assert!(rest.is_empty(), "values of the stacks' down-projections");
+        let together = stacks.iter().all(|stack| stack.terms.len() == stacks[0].terms.len());
+        if !together {
+            for (stack, z) in stacks.iter().zip(parts) {
+                stack.down(kernels, exec, z, x, n_tokens);
+            }
+            return;
+        }
+        for term in 0..stacks[0].terms.len() {
+            let factors = stacks.each_ref().map(|stack| {
+                let term = &stack.terms[term];
+                term.bound.a(term.module)
+            });
+            let mut n = 0;
+            let outs = parts.each_mut().map(|part| {
+                let len = n_tokens * factors[n].rows();
+                n += 1;
+                let (z, later) = std::mem::take(part).split_at_mut(len);
+                *part = later;
+                z
+            });
+            kernels.matmul_each(exec, outs, factors.each_ref(), x, None, &|_, _| {});
+        }
+    }
+
+    /// Asks for the down-projections to be brought nearer.
+    pub fn prefetch_down(&self, kernels: &Kernels) {
+        for term in self.terms.iter() {
+            kernels.prefetch(term.bound.a(term.module).data());
+        }
+    }
+
+    /// Asks for the up-projections to be brought nearer.
+    pub fn prefetch_up(&self, kernels: &Kernels) {
+        for term in self.terms.iter() {
+            kernels.prefetch(term.bound.b_transposed(term.module).data());
+        }
+    }
+
     /// The second half, for a piece of the base's product that is done: outputs `first_row ..` of tokens `first_token ..` in `y`
     /// (`[n, rows of the piece]`). For each adapter in order: `u = B z` (ascending rank), `y = y + s u`. `z` is what
     /// [`TensorStack::down`] made for all `n_tokens` tokens.

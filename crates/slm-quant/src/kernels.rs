@@ -195,6 +195,31 @@ impl Kernels {
         matmul::matmul(*self, exec, out, w, Rows { x, xq });
     }
 
+    /// The int8 product of an interleaved matrix on this thread with fused multiply-adds: **not the contract's bits**. For measuring what
+    /// they cost; `None` where this tier has no such kernel.
+    #[cfg(feature = "free-order")]
+    #[doc(hidden)]
+    pub fn matmul_free_order(
+        &self,
+        out: &mut [f32],
+        w: &QMatrix,
+        xq: &QuantizedRows,
+    ) -> Option<()> {
+        #[cfg(target_arch = "x86_64")]
+        if let Token::Avx512(token) = self.token {
+            let (n_rows, n_tokens) = (w.rows(), xq.n_rows());
+            assert_eq!(out.len(), n_rows * n_tokens, "output of the product");
+            assert!(n_rows.is_multiple_of(crate::layout::STRIP_ROWS), "whole strips");
+            assert_eq!(w.layout(), crate::Layout::Interleaved, "layout");
+            let part =
+                matmul::Part { first_row: 0, n_rows, first_token: 0, n_tokens, stride: n_rows };
+            avx512::int8_free_order(token, out, w, part, xq);
+            return Some(());
+        }
+        let _ = (out, w, xq);
+        None
+    }
+
     /// Up to three products of the same rows as [`Kernels::matmul`] makes them, handed out to `exec` together; `then` sees every finished
     /// piece once, on the thread that computed it.
     ///
@@ -272,6 +297,19 @@ impl Kernels {
         n_tokens: usize,
     ) {
         matmul::lora_up(*self, y, s, bt, first, z, n_tokens);
+    }
+
+    /// Asks for `bytes` to be brought nearer while something else is computed. Changes nothing but time; does nothing on tiers without the
+    /// instruction.
+    pub fn prefetch(&self, bytes: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        match self.token {
+            Token::Avx2(token) => token.prefetch(bytes),
+            Token::Avx512(token) => token.prefetch(bytes),
+            _ => {}
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = bytes;
     }
 
     /// Row `row` of `w` decoded to f32, bit for bit as the encoding's own definition says. `out` is `[w.cols()]`.

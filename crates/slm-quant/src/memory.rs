@@ -19,6 +19,24 @@ enum Memory {
     Pages(memmap2::MmapMut),
 }
 
+impl Memory {
+    fn all(&self) -> &[u8] {
+        match self {
+            Memory::Heap(buffer) => buffer.as_slice(),
+            #[cfg(all(target_os = "linux", feature = "huge-pages"))]
+            Memory::Pages(pages) => pages.as_ref(),
+        }
+    }
+
+    fn all_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Heap(buffer) => buffer.as_mut_slice(),
+            #[cfg(all(target_os = "linux", feature = "huge-pages"))]
+            Memory::Pages(pages) => pages.as_mut(),
+        }
+    }
+}
+
 /// A huge page of the systems that have them.
 #[cfg(all(target_os = "linux", feature = "huge-pages"))]
 const HUGE_PAGE: usize = 2 << 20;
@@ -56,12 +74,7 @@ impl core::ops::Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let all: &[u8] = match &self.memory {
-            Memory::Heap(buffer) => buffer,
-            #[cfg(all(target_os = "linux", feature = "huge-pages"))]
-            Memory::Pages(pages) => pages,
-        };
-        &all[self.start..][..self.len]
+        &self.memory.all()[self.start..][..self.len]
     }
 }
 
@@ -73,12 +86,7 @@ impl AsRef<[u8]> for AlignedBytes {
 
 impl core::ops::DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let all: &mut [u8] = match &mut self.memory {
-            Memory::Heap(buffer) => buffer,
-            #[cfg(all(target_os = "linux", feature = "huge-pages"))]
-            Memory::Pages(pages) => pages,
-        };
-        &mut all[self.start..][..self.len]
+        &mut self.memory.all_mut()[self.start..][..self.len]
     }
 }
 

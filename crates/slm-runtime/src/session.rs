@@ -199,7 +199,9 @@ impl Session {
             );
         }
         self.cache.reserve(n_tokens as u32)?;
-        self.scratch.n_positions = self.scratch.n_positions.max(needed as usize);
+        let (kernels, n_workers) = (self.engine.kernels, self.engine.exec.n_workers());
+        let config = self.composition.base().config();
+        self.scratch.reserve(config, kernels, n_workers, needed as usize);
         Ok(())
     }
 

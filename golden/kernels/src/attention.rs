@@ -86,8 +86,8 @@ pub fn check_queries(tier: Tier) -> Result<Summary, Mismatch> {
     let mut checker = Checker::new(tier)?;
     let scalar = checker.scalar;
     let mut random = Random(9);
-    for head_dim in [1usize, 16, 24, 64, 80, 128] {
-        for n_queries in [0, 1, 2, 3, 4, 5, 7] {
+    for head_dim in [1usize, 16, 24, 64, 80, 128, 256] {
+        for n_queries in [0, 1, 2, 3, 4, 5, 7, 8, 13, 32] {
             for n_positions in [0, 1, 3, 4, 18, 35] {
                 let (query_stride, score_stride) = (head_dim + 3, n_positions + 2);
                 let kv_stride = 2 * head_dim;

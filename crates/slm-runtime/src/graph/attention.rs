@@ -4,10 +4,10 @@ use slm_kv::{KvError, KvRows};
 use slm_quant::{Executor, Kernels, Queries};
 
 use crate::graph::forward::Lane;
-use crate::graph::scratch::{Blocks, sized};
+use crate::graph::scratch::{Blocks, Pool, sized};
 
-/// Queries that go through the cache together: a head's tokens, or at one position the heads that share their keys.
-const QUERIES: usize = 8;
+/// Queries that go through the cache together at most: a block's tokens of one head, or at one position the heads that share their keys.
+const QUERIES: usize = Blocks::LEN;
 
 /// The shape of one layer's attention.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ pub(crate) struct AttentionShape {
 /// keys; each query is computed as if alone, so the split changes no bit.
 pub(crate) fn attend(
     heads: &mut [f32],
-    (scores, n_positions): (&mut Vec<f32>, usize),
+    pool: &Pool,
     qkv: &[f32],
     blocks: Blocks,
     lanes: &[Lane<'_>],
@@ -38,7 +38,7 @@ pub(crate) fn attend(
     let q_width = n_heads * head_dim;
     let row_width = q_width + 2 * n_kv_heads * head_dim;
     let group = n_heads / n_kv_heads;
-    let mut n_positions = n_positions;
+    let mut n_positions = 0;
     for lane in lanes {
         // Refused here, once: inside the loop the same ranges cannot fail.
         let end = lane.first_position + lane.tokens.len();
@@ -47,11 +47,9 @@ pub(crate) fn attend(
     }
     let heads_per_job = heads_per_job(group, n_kv_heads * blocks.count(), exec.n_workers());
     let jobs_per_block = n_heads / heads_per_job;
-    // Whole pages of 64, so that it grows seldom.
-    let scores_len = QUERIES * n_positions.next_multiple_of(64);
-    let scores = sized(scores, jobs_per_block * blocks.count() * scores_len);
+    let scores_len = scores_len(blocks, n_heads, n_positions);
     let job_len = heads_per_job * blocks.len * head_dim;
-    exec.for_each_chunk_pair(heads, job_len, scores, scores_len, &|job, out, scores| {
+    let work = |job: usize, out: &mut [f32], scores: &mut [f32]| {
         let (block, head) = (job / jobs_per_block, job % jobs_per_block * heads_per_job);
         let rows = blocks.rows(block);
         let q = &qkv[rows.start * row_width..];
@@ -85,8 +83,16 @@ pub(crate) fn attend(
                 row += n;
             }
         }
+    };
+    exec.for_each_chunk(heads, job_len, &|job, out| {
+        pool.with(|scratch| work(job, out, sized(&mut scratch.scores, scores_len)));
     });
     Ok(())
+}
+
+/// Scores that one piece of work needs room for; in whole pages of 64 positions, so that it grows seldom.
+pub(crate) fn scores_len(blocks: Blocks, n_heads: usize, n_positions: usize) -> usize {
+    blocks.len.max(n_heads.min(QUERIES)) * n_positions.next_multiple_of(64)
 }
 
 /// How many of the `group` heads that share keys one piece of work takes, when `others` groups are computed beside it: few pieces read the

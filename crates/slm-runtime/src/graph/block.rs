@@ -10,7 +10,7 @@ use slm_quant::{Executor, Kernels, Piece, QuantError, QuantizedRows};
 
 use crate::error::RuntimeError;
 use crate::graph::forward::Lane;
-use crate::graph::overlays::LayerOverlays;
+use crate::graph::overlays::{LayerOverlays, Overlays};
 use crate::graph::scratch::{Angles, BlockScratch, sized};
 use crate::load::{Base, Layer, MatrixRef};
 
@@ -50,7 +50,9 @@ impl Block<'_> {
         let (k, v) = kv.split_at_mut(self.rows.len() * n_kv_heads * head_dim);
         let matrices = [layer.attn_q, layer.attn_k, layer.attn_v];
         let outs = [&mut *q, &mut *k, v];
-        self.project(outs, matrices, |overlays| &overlays.qkv, h, &mut s.rows, &mut s.z)?;
+        let stacks: Pick<3> = |overlays| &overlays.qkv;
+        let next = self.next(self.n, |overlays| &overlays.attn_output);
+        self.project(outs, matrices, stacks, &next, h, &mut s.rows, &mut s.z)?;
         for (x, norm) in [(&mut *q, &layer.attn_q_norm), (&mut *k, &layer.attn_k_norm)] {
             if let Some(norm) = norm {
                 self.norm_in_place(x, norm, sized(&mut s.head, head_dim));
@@ -75,7 +77,8 @@ impl Block<'_> {
         by_token(attended, heads, config.n_heads as usize, config.head_dim as usize);
         let y = sized(&mut s.y, x.len());
         let stacks: Pick<1> = |overlays| &overlays.attn_output;
-        self.project([y], [layer.attn_output], stacks, attended, &mut s.rows, &mut s.z)?;
+        let next = self.next(self.n, |overlays| &overlays.gate_up);
+        self.project([y], [layer.attn_output], stacks, &next, attended, &mut s.rows, &mut s.z)?;
         let h = sized(&mut s.h, x.len());
         let y = sized(&mut s.y, x.len());
         self.add_to_residual(x, y, layer.post_attention_norm.as_deref(), h);
@@ -86,7 +89,8 @@ impl Block<'_> {
         let matrices = [layer.ffn_gate, layer.ffn_up];
         let stacks: Pick<2> = |overlays| &overlays.gate_up;
         let xq = self.quantize(&mut s.rows, h, &matrices)?;
-        let z = self.down(stacks, h, &mut s.z);
+        let next = self.next(self.n, |overlays| &overlays.ffn_down);
+        let z = self.down(stacks, &next, h, &mut s.z);
         let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
         let act_mul = match config.architecture {
             Architecture::Gemma3 => Kernels::gelu_mul,
@@ -100,7 +104,8 @@ impl Block<'_> {
         self.kernels.matmul_pair(self.exec, [&mut *gate, up], [&gate_w, &up_w], h, xq, &then);
 
         let stacks: Pick<1> = |overlays| &overlays.ffn_down;
-        self.project([&mut *y], [layer.ffn_down], stacks, gate, &mut s.rows, &mut s.z)?;
+        let next = self.next(self.n + 1, |overlays| &overlays.qkv);
+        self.project([&mut *y], [layer.ffn_down], stacks, &next, gate, &mut s.rows, &mut s.z)?;
         self.add_to_residual(x, y, layer.post_ffw_norm.as_deref(), h);
         Ok(())
     }
@@ -111,22 +116,25 @@ impl Block<'_> {
         outs: [&mut [f32]; N],
         matrices: [MatrixRef; N],
         stacks: Pick<N>,
+        next: &dyn Fn(&Overlays),
         x: &[f32],
         rows: &mut QuantizedRows,
         z: &mut Vec<f32>,
     ) -> Result<(), RuntimeError> {
         let xq = self.quantize(rows, x, &matrices)?;
-        let z = self.down(stacks, x, z);
+        let z = self.down(stacks, next, x, z);
         let ws = matrices.map(|matrix| self.base.matrix(matrix));
         let then = |piece: Piece, out: &mut [f32]| self.up(stacks, z, piece, out);
         self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, &then);
         Ok(())
     }
 
-    /// The down-projections of every sequence's stacks: sequence after sequence, matrix after matrix.
+    /// The down-projections of every sequence's stacks: sequence after sequence, matrix after matrix. Where a pass reads the factors once,
+    /// what comes after them is asked for: the up-projections, and by `next` the down-projections that the graph reads next.
     fn down<'z, const N: usize>(
         &self,
         stacks: Pick<N>,
+        next: &dyn Fn(&Overlays),
         x: &[f32],
         z: &'z mut Vec<f32>,
     ) -> &'z [f32] {
@@ -139,13 +147,31 @@ impl Block<'_> {
         let mut rest = &mut *z;
         for (lane, tokens) in self.parts() {
             let x = &x[tokens.start * width..tokens.end * width];
-            for stack in stacks(&lane.overlays.layers[self.n]) {
-                let (z, later) = rest.split_at_mut(stack.scratch_len(tokens.len()));
-                rest = later;
-                stack.down(&self.kernels, self.exec, z, x, tokens.len());
+            let stacks = stacks(&lane.overlays.layers[self.n]);
+            let len = stacks.iter().map(|stack| stack.scratch_len(tokens.len())).sum();
+            let (z, later) = rest.split_at_mut(len);
+            rest = later;
+            TensorStack::down_each(stacks, &self.kernels, self.exec, z, x, tokens.len());
+            if tokens.len() == 1 {
+                stacks.iter().for_each(|stack| stack.prefetch_up(&self.kernels));
+                next(lane.overlays);
             }
         }
         z
+    }
+
+    /// Asks for the down-projections that layer `n` reads, where there is such a layer.
+    fn next(
+        &self,
+        n: usize,
+        stacks: impl Fn(&LayerOverlays) -> &[TensorStack],
+    ) -> impl Fn(&Overlays) {
+        let kernels = self.kernels;
+        move |overlays: &Overlays| {
+            if let Some(layer) = overlays.layers.get(n) {
+                stacks(layer).iter().for_each(|stack| stack.prefetch_down(&kernels));
+            }
+        }
     }
 
     /// The stacks' shares of one piece.

@@ -122,8 +122,7 @@ impl Pass<'_> {
         let (n_embd, q_width, kv_width) =
             (config.n_embd as usize, n_heads * head_dim, n_kv_heads * head_dim);
         let sliding = config.is_sliding(n as u32);
-        let Scratch { blocks, x, qkv, heads, n_positions, angles, angles_local, pool, .. } = s;
-        let scores = (&mut s.scores, *n_positions);
+        let Scratch { blocks, x, qkv, heads, angles, angles_local, pool, .. } = s;
         let angles = if sliding { angles_local } else { angles };
         let row_width = q_width + 2 * kv_width;
         // One block splits its products; several are split themselves.
@@ -156,7 +155,7 @@ impl Pass<'_> {
             if sliding { config.sliding_window.map(|window| window as usize) } else { None };
         let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
         let shared: &[Lane<'_>] = lanes;
-        attend(heads, scores, qkv, *blocks, shared, n, shape, self.kernels, self.exec)?;
+        attend(heads, pool, qkv, *blocks, shared, n, shape, self.kernels, self.exec)?;
 
         let failed = Failure::default();
         let heads_len = blocks.len * q_width;

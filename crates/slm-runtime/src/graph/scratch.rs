@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use slm_manifest::ModelConfig;
-use slm_quant::QuantizedRows;
+use slm_quant::{Kernels, QuantizedRows};
+
+use crate::graph::attention::scores_len;
 
 /// Rows of logits computed in one product, so that a large vocabulary does not need a large buffer.
 pub(crate) const HEAD_BATCH: usize = 8;
@@ -20,7 +22,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// Tokens of a block whose intermediate values stay in a core's own cache.
-    const LEN: usize = 32;
+    pub(crate) const LEN: usize = 32;
     /// Tokens that are worth a block: fewer are multiplied together, and the rows of the matrices are split instead.
     const MIN: usize = 16;
 
@@ -56,10 +58,6 @@ pub(crate) struct Scratch {
     pub(crate) qkv: Vec<f32>,
     /// Attention output, block after block, in each `[n_heads, B, head_dim]`; the last block as long as the others.
     pub(crate) heads: Vec<f32>,
-    /// Attention scores of the queries that are computed together, job after job.
-    pub(crate) scores: Vec<f32>,
-    /// Positions that `scores` is to have room for, at least.
-    pub(crate) n_positions: usize,
     /// Cosines and sines of global layers, `[T, head_dim / 2]` each.
     pub(crate) angles: Angles,
     /// Those of sliding-window layers.
@@ -88,6 +86,8 @@ pub(crate) struct BlockScratch {
     pub(crate) gate: Vec<f32>,
     /// Up, `[B, n_ff]`.
     pub(crate) up: Vec<f32>,
+    /// Attention scores of the queries that are computed together.
+    pub(crate) scores: Vec<f32>,
     /// One normed head.
     pub(crate) head: Vec<f32>,
     /// The 8-bit rows of whatever is multiplied next.
@@ -113,6 +113,36 @@ impl Pool {
 }
 
 impl Scratch {
+    /// Makes room for single tokens up to `n_positions`, for `n_workers` at once, so that their passes allocate nothing.
+    pub(crate) fn reserve(
+        &mut self,
+        config: &ModelConfig,
+        kernels: Kernels,
+        n_workers: usize,
+        n_positions: usize,
+    ) {
+        let n_heads = config.n_heads as usize;
+        let q_width = n_heads * config.head_dim as usize;
+        let scores = scores_len(Blocks::new(1), n_heads, n_positions);
+        let widest = q_width.max(config.n_embd as usize).max(config.n_ff as usize);
+        let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while free.len() < n_workers {
+            free.push(Box::default());
+        }
+        for scratch in free.iter_mut() {
+            sized(&mut scratch.scores, scores);
+            sized(&mut scratch.h, widest);
+            sized(&mut scratch.y, config.n_embd as usize);
+            sized(&mut scratch.gate, config.n_ff as usize);
+            sized(&mut scratch.up, config.n_ff as usize);
+            sized(&mut scratch.head, config.head_dim as usize);
+            // A row of zeros is as long as any.
+            let row = &scratch.gate[..config.n_ff as usize / 32 * 32];
+            let sized = scratch.rows.quantize(kernels, row, row.len().max(32));
+            debug_assert!(sized.is_ok() || row.is_empty(), "BUG: zeros refused");
+        }
+    }
+
     /// Makes room for `n_tokens`; allocates only when that is more than ever before.
     pub(crate) fn prepare(&mut self, config: &ModelConfig, n_tokens: usize) {
         let n_embd = config.n_embd as usize;

@@ -64,6 +64,16 @@ impl<R, C: FnMut() -> R> pulp::NullaryFnOnce for Run<C> {
 
 /// The helpers shared by the modules; the rest is pulp's.
 impl Avx2 {
+    /// Asks for every cache line of `bytes`.
+    #[expect(unsafe_code, reason = "pulp has no prefetch")]
+    pub(crate) fn prefetch(self, bytes: &[u8]) {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        for line in bytes.chunks(64) {
+            // SAFETY: the address is that of a live byte, and the token proves SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) }
+        }
+    }
+
     /// Runs `f`, which must be `#[inline(always)]`, with the features on.
     #[inline(always)]
     fn run<R>(self, f: impl FnMut() -> R) -> R {

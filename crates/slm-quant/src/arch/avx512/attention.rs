@@ -1,7 +1,7 @@
 //! One head over a run of cached positions: sixteen dot products at once, and weighted sums that stay in registers.
 
 use super::float::{dot16, dot16_f16};
-use super::{Avx512, F, chunk};
+use super::{Avx512, F, chunk, tiles};
 use crate::arch::avx2::rest;
 use crate::arch::scalar;
 use crate::kernels::Queries;
@@ -179,7 +179,7 @@ pub(crate) fn query_sums_f16(s: Avx512, out: &mut [f32], e: &[f32], v: &[u16], s
     many_sums(s, out, e, v, shape, weighted_sum_f16);
 }
 
-/// Up to four queries against four positions at a time: each number of the cache is loaded and widened once for all.
+/// Many queries against sixteen positions at a time, few against four; each number of the cache is loaded and widened once for all.
 fn many_dots<V: Value>(
     s: Avx512,
     out: &mut [f32],
@@ -188,9 +188,13 @@ fn many_dots<V: Value>(
     shape: Queries,
     one: fn(Avx512, &[f32], &[V]) -> f32,
 ) {
+    let done = tiles::many_dots(s, out, q, k, shape);
+    let from = done.min(out.len());
+    let (out, k) = (&mut out[from..], rest(k, done * shape.kv_stride));
+    let shape = Queries { n_positions: shape.n_positions - done, ..shape };
     let Queries { n_queries, n_positions, head_dim, query_stride, score_stride, kv_stride } = shape;
     let mut first = 0;
-    while first < n_queries {
+    while first < n_queries && n_positions > 0 {
         let (out, q) = (&mut out[first * score_stride..], &q[first * query_stride..]);
         let n = 4.min(n_queries - first);
         let whole = match n {
@@ -256,11 +260,11 @@ fn dots_tile<V: Value, const N: usize>(
 
 /// The first `n` rounds of the 16 lanes.
 #[inline(always)]
-fn rounds<V>(x: &[V], n: usize) -> &[[V; 16]] {
+pub(super) fn rounds<V>(x: &[V], n: usize) -> &[[V; 16]] {
     &x.as_chunks().0[..n]
 }
 
-/// Up to eight queries over all positions: each number of the cache is loaded and widened once for all.
+/// Few queries over all positions: each number of the cache is loaded and widened once for all.
 fn many_sums<V: Value>(
     s: Avx512,
     out: &mut [f32],
@@ -270,15 +274,15 @@ fn many_sums<V: Value>(
     one: fn(Avx512, &mut [f32], &[f32], &[V], usize),
 ) {
     let Queries { n_queries, n_positions, head_dim, query_stride, score_stride, kv_stride } = shape;
-    let mut first = 0;
+    let mut first = tiles::many_sums(s, out, e, v, shape);
     while first < n_queries {
         let (out, e) = (&mut out[first * query_stride..], &e[first * score_stride..]);
-        let (n, whole) = match n_queries - first {
-            1 => (1, 0),
-            2 => (2, sums_tile::<V, 2, 4>(s, out, e, v, shape)),
-            3 => (3, sums_tile::<V, 3, 4>(s, out, e, v, shape)),
-            4..8 => (4, sums_tile::<V, 4, 4>(s, out, e, v, shape)),
-            _ => (8, sums_tile::<V, 8, 2>(s, out, e, v, shape)),
+        let n = 4.min(n_queries - first);
+        let whole = match n {
+            1 => 0,
+            2 => sums_tile::<V, 2>(s, out, e, v, shape),
+            3 => sums_tile::<V, 3>(s, out, e, v, shape),
+            _ => sums_tile::<V, 4>(s, out, e, v, shape),
         };
         for t in 0..n {
             let out = &mut out[t * query_stride..][whole..head_dim];
@@ -288,15 +292,15 @@ fn many_sums<V: Value>(
     }
 }
 
-/// `N` queries, `16 * C` channels at a time; gives how many channels it did.
-fn sums_tile<V: Value, const N: usize, const C: usize>(
+/// `N` queries, 64 channels at a time; gives how many channels it did.
+fn sums_tile<V: Value, const N: usize>(
     s: Avx512,
     out: &mut [f32],
     e: &[f32],
     v: &[V],
     shape: Queries,
 ) -> usize {
-    let whole = shape.head_dim / (16 * C) * (16 * C);
+    let whole = shape.head_dim / 64 * 64;
     s.run(
         #[inline(always)]
         || {
@@ -304,33 +308,30 @@ fn sums_tile<V: Value, const N: usize, const C: usize>(
             for t in 0..N {
                 weights[t] = &e[t * shape.score_stride..][..shape.n_positions];
             }
-            for at in (0..whole).step_by(16 * C) {
-                let mut acc = [[s.set1(0.0); C]; N];
+            for at in (0..whole).step_by(64) {
+                let mut acc = [[s.set1(0.0); 4]; N];
                 for t in 0..N {
-                    for c in 0..C {
+                    for c in 0..4 {
                         let from = t * shape.query_stride + at + 16 * c;
                         acc[t][c] = pulp::cast(chunk::<f32, 16>(out, from));
                     }
                 }
                 for i in 0..shape.n_positions {
-                    let row = rounds(&v[i * shape.kv_stride + at..], C);
-                    let mut x = [s.set1(0.0); C];
-                    for c in 0..C {
+                    let row = rounds(&v[i * shape.kv_stride + at..], 4);
+                    let mut x = [s.set1(0.0); 4];
+                    for c in 0..4 {
                         x[c] = V::load16(s, &row[c]);
                     }
                     for t in 0..N {
                         let e = s.set1(weights[t][i]);
-                        for c in 0..C {
+                        for c in 0..4 {
                             acc[t][c] = s.add(acc[t][c], s.mul(e, x[c]));
                         }
                     }
                 }
                 for t in 0..N {
-                    for c in 0..C {
-                        let lanes: [f32; 16] = pulp::cast(acc[t][c]);
-                        let to = t * shape.query_stride + at + 16 * c;
-                        out[to..][..16].copy_from_slice(&lanes);
-                    }
+                    let lanes: [f32; 64] = pulp::cast(acc[t]);
+                    out[t * shape.query_stride + at..][..64].copy_from_slice(&lanes);
                 }
             }
         },

@@ -3,7 +3,7 @@
 use slm_format::Encoding;
 
 use super::strips::{self, Form, Strip, Weights};
-use super::{Avx512, F, chunk};
+use super::{Avx512, F, I, chunk};
 use crate::arch::avx2::unrolled;
 use crate::arch::scalar;
 use crate::layout::STRIP_ROWS;
@@ -19,20 +19,48 @@ pub(crate) fn int8_interleaved(
     part: Part,
     xq: &QuantizedRows,
 ) {
+    by_encoding::<false>(s, out, w, part, xq);
+}
+
+/// The same sums with fused multiply-adds, which the contract forbids: what exactness costs is measured against this.
+#[cfg(feature = "free-order")]
+pub(crate) fn int8_free_order(
+    s: Avx512,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part,
+    xq: &QuantizedRows,
+) {
+    by_encoding::<true>(s, out, w, part, xq);
+}
+
+fn by_encoding<const FUSED: bool>(
+    s: Avx512,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part,
+    xq: &QuantizedRows,
+) {
     match w.encoding() {
-        Encoding::Q4_0 => product::<strips::Q4_0>(s, out, w, part, xq),
-        Encoding::Q4_1 => product::<strips::Q4_1>(s, out, w, part, xq),
-        Encoding::Q5_0 => product::<strips::Q5_0>(s, out, w, part, xq),
-        Encoding::Q5_1 => product::<strips::Q5_1>(s, out, w, part, xq),
-        Encoding::Q8_0 => product::<strips::Q8_0>(s, out, w, part, xq),
-        Encoding::Q4_K => product::<strips::Q4K>(s, out, w, part, xq),
-        Encoding::Q5_K => product::<strips::Q5K>(s, out, w, part, xq),
-        Encoding::Q6_K => product::<strips::Q6K>(s, out, w, part, xq),
+        Encoding::Q4_0 => product::<strips::Q4_0, FUSED>(s, out, w, part, xq),
+        Encoding::Q4_1 => product::<strips::Q4_1, FUSED>(s, out, w, part, xq),
+        Encoding::Q5_0 => product::<strips::Q5_0, FUSED>(s, out, w, part, xq),
+        Encoding::Q5_1 => product::<strips::Q5_1, FUSED>(s, out, w, part, xq),
+        Encoding::Q8_0 => product::<strips::Q8_0, FUSED>(s, out, w, part, xq),
+        Encoding::Q4_K => product::<strips::Q4K, FUSED>(s, out, w, part, xq),
+        Encoding::Q5_K => product::<strips::Q5K, FUSED>(s, out, w, part, xq),
+        Encoding::Q6_K => product::<strips::Q6K, FUSED>(s, out, w, part, xq),
         _ => scalar::int8_interleaved(out, w, part, xq),
     }
 }
 
-fn product<K: Strip>(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+fn product<K: Strip, const FUSED: bool>(
+    s: Avx512,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part,
+    xq: &QuantizedRows,
+) {
     let first = part.first_row / STRIP_ROWS;
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);
@@ -42,12 +70,24 @@ fn product<K: Strip>(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, xq: &Q
         while token < part.n_tokens {
             let out = &mut out[token * part.stride..];
             let from = part.first_token + token;
-            let n = tile_rows(part.n_tokens - token);
+            let left = part.n_tokens - token;
+            if K::DOUBLE && left >= 16 {
+                double::<K, FUSED>(
+                    s,
+                    out,
+                    part.stride,
+                    strip,
+                    [&xq.tile(from), &xq.tile(from + 8)],
+                );
+                token += 16;
+                continue;
+            }
+            let n = tile_rows(left);
             match n {
-                8 => tile::<K, 8>(s, out, part.stride, strip, &xq.tile(from)),
-                4 => tile::<K, 4>(s, out, part.stride, strip, &xq.tile(from)),
-                2 => tile::<K, 2>(s, out, part.stride, strip, &xq.tile(from)),
-                _ => tile::<K, 1>(s, out, part.stride, strip, &xq.tile(from)),
+                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
+                4 => tile::<K, 4, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
+                2 => tile::<K, 2, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
+                _ => tile::<K, 1, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
             }
             token += n;
         }
@@ -55,7 +95,7 @@ fn product<K: Strip>(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, xq: &Q
 }
 
 /// A strip with `T` tokens.
-fn tile<K: Strip, const T: usize>(
+fn tile<K: Strip, const T: usize, const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
@@ -74,7 +114,7 @@ fn tile<K: Strip, const T: usize>(
                     let w = K::unpack::<B>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);
                     unrolled!(N in 0 1 2 3 4 5 6 7; if N < T, {
-                        acc[N] = s.add(acc[N], term::<K>(s, &w, &codes[N], &sums[N]));
+                        acc[N] = accumulate::<K, FUSED, T>(s, acc[N], &w, &codes[N], &sums[N]);
                     });
                 });
             }
@@ -86,17 +126,55 @@ fn tile<K: Strip, const T: usize>(
     );
 }
 
-/// The terms of one block of sixteen rows, by the contract's formula.
+/// A strip with two tiles of eight tokens: what is unpacked serves twice as many.
+fn double<K: Strip, const FUSED: bool>(
+    s: Avx512,
+    out: &mut [f32],
+    stride: usize,
+    strip: &[u8],
+    x: [&Tile<8>; 2],
+) {
+    s.run(
+        #[inline(always)]
+        move || {
+            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
+            let [codes, more_codes] = x.map(|x| x.codes.chunks_exact(K::BLOCKS));
+            let [sums, more_sums] = x.map(|x| x.sums.chunks_exact(K::BLOCKS));
+            let mut acc = [s.set1(0.0); 8];
+            let mut more = [s.set1(0.0); 8];
+            let tiles = codes.zip(sums).zip(more_codes.zip(more_sums));
+            for (unit, ((codes, sums), (more_codes, more_sums))) in units.zip(tiles) {
+                unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
+                    let w = K::unpack::<B>(s, unit);
+                    let (codes, sums) = (&codes[B], &sums[B]);
+                    let (more_codes, more_sums) = (&more_codes[B], &more_sums[B]);
+                    unrolled!(N in 0 1 2 3 4 5 6 7; if true, {
+                        acc[N] = accumulate::<K, FUSED, 16>(s, acc[N], &w, &codes[N], &sums[N]);
+                    });
+                    unrolled!(N in 0 1 2 3 4 5 6 7; if true, {
+                        more[N] =
+                            accumulate::<K, FUSED, 16>(s, more[N], &w, &more_codes[N], &more_sums[N]);
+                    });
+                });
+            }
+            for (t, lanes) in acc.into_iter().chain(more).enumerate() {
+                let lanes: [f32; STRIP_ROWS] = pulp::cast(lanes);
+                out[t * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
+            }
+        },
+    );
+}
+
+/// Adds the terms of one block of sixteen rows, by the contract's formula; fused where the contract does not matter. `T` tokens are computed
+/// side by side.
 #[inline(always)]
-fn term<K: Strip>(s: Avx512, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> F {
-    let dot = |half: usize| {
-        let mut sum = s.i32s1(0);
-        for k in 4 * half..4 * half + 4 {
-            let quad = i32::from_le_bytes(chunk::<i8, 4>(q, 4 * k).map(|q| q as u8));
-            sum = s.dot4(sum, w.w[k], s.i32s1(quad));
-        }
-        sum
-    };
+fn accumulate<K: Strip, const FUSED: bool, const T: usize>(
+    s: Avx512,
+    acc: F,
+    w: &Weights,
+    q: &[i8; BLOCK],
+    sums: &BlockSums,
+) -> F {
     let add = |a, b| s.avx512f._mm512_add_epi32(a, b);
     let mul = |a, b| s.avx512f._mm512_mullo_epi32(a, b);
     // Takes OFFSET times the sum of the activations.
@@ -112,20 +190,49 @@ fn term<K: Strip>(s: Avx512, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> 
         s.avx512f._mm512_sub_epi32(x, sum)
     };
     let total = if K::HALVES {
-        let low = mul(centred(dot(0), sums.half), w.sc[0]);
-        add(low, mul(centred(dot(1), sums.xsum - sums.half), w.sc[1]))
+        let low = mul(centred(dot::<0, 4>(s, w, q), sums.half), w.sc[0]);
+        add(low, mul(centred(dot::<4, 8>(s, w, q), sums.xsum - sums.half), w.sc[1]))
     } else {
-        let total = centred(add(dot(0), dot(1)), sums.xsum);
+        // One token waits for its sums, many keep the units busy meanwhile.
+        let total = match T {
+            1 => add(dot::<0, 4>(s, w, q), dot::<4, 8>(s, w, q)),
+            _ => dot::<0, 8>(s, w, q),
+        };
+        let total = centred(total, sums.xsum);
         if K::SCALED { mul(total, w.sc[0]) } else { total }
     };
     let dx = s.set1(sums.d);
+    if FUSED {
+        let fused = |a, b, c| s.avx512f._mm512_fmadd_ps(a, b, c);
+        let acc = fused(s.mul(w.d, dx), s.to_f32(total), acc);
+        return match K::FORM {
+            Form::Scale => acc,
+            Form::ScaleMin => fused(w.m, s.set1(sums.sx), acc),
+            Form::ScaleMinK => {
+                let minima = s.to_f32(mul(w.mn, s.i32s1(sums.xsum)));
+                s.avx512f._mm512_fnmadd_ps(s.mul(w.m, dx), minima, acc)
+            }
+        };
+    }
     let scaled = s.mul(s.mul(w.d, dx), s.to_f32(total));
-    match K::FORM {
+    let term = match K::FORM {
         Form::Scale => scaled,
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.set1(sums.sx))),
         Form::ScaleMinK => {
             let minima = s.to_f32(mul(w.mn, s.i32s1(sums.xsum)));
             s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
         }
-    }
+    };
+    s.add(acc, term)
+}
+
+/// The products of the quads `FROM .. TO` of sixteen rows and one token.
+#[inline(always)]
+fn dot<const FROM: usize, const TO: usize>(s: Avx512, w: &Weights, q: &[i8; BLOCK]) -> I {
+    let mut sum = s.i32s1(0);
+    unrolled!(N in 0 1 2 3 4 5 6 7; if N >= FROM && N < TO, {
+        let quad = i32::from_le_bytes(chunk::<i8, 4>(q, 4 * N).map(|q| q as u8));
+        sum = s.dot4(sum, w.w[N], s.i32s1(quad));
+    });
+    sum
 }

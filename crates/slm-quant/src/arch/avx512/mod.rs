@@ -7,6 +7,7 @@ mod float;
 mod interleaved;
 mod plain;
 mod strips;
+mod tiles;
 
 use core::arch::x86_64::{__m512, __m512i};
 
@@ -24,6 +25,8 @@ pub(crate) use float::{
     add, axpy, axpy_f16, div, dot16, dot16_f16, exp_sub, gelu_mul, is_finite, max, rms_norm, scale,
     silu_mul, sum16, to_f16,
 };
+#[cfg(feature = "free-order")]
+pub(crate) use interleaved::int8_free_order;
 pub(crate) use interleaved::int8_interleaved;
 pub(crate) use plain::{float_strip, lora_strip};
 
@@ -75,6 +78,11 @@ impl Avx512 {
     fn avx2(self) -> Avx2 {
         let Avx512 { sse, sse2, sse3, ssse3, sse4_1, avx, avx2, f16c, .. } = self;
         Avx2 { sse, sse2, sse3, ssse3, sse4_1, avx, avx2, f16c }
+    }
+
+    /// As [`Avx2::prefetch`].
+    pub(crate) fn prefetch(self, bytes: &[u8]) {
+        self.avx2().prefetch(bytes);
     }
 
     /// Runs `f`, which must be `#[inline(always)]`, with the features on.

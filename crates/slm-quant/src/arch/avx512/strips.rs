@@ -33,6 +33,8 @@ pub(super) trait Strip {
     const SCALED: bool = false;
     /// ... and they differ between the halves of a block.
     const HALVES: bool = false;
+    /// Unpacking costs so much that sixteen tokens at a time pay, although the registers hardly hold them.
+    const DOUBLE: bool = false;
     /// Bytes of a row's block or super-block.
     const UNIT: usize;
     /// Blocks of 32 in it: 1 or 8.
@@ -73,6 +75,7 @@ impl Strip for Q4_1 {
 }
 
 impl Strip for Q5_0 {
+    const DOUBLE: bool = true;
     const OFFSET: i32 = 16;
     const UNIT: usize = 22;
 
@@ -84,6 +87,7 @@ impl Strip for Q5_0 {
 }
 
 impl Strip for Q5_1 {
+    const DOUBLE: bool = true;
     const FORM: Form = Form::ScaleMin;
     const UNIT: usize = 24;
 
@@ -145,6 +149,7 @@ impl Strip for Q5K {
 }
 
 impl Strip for Q6K {
+    const DOUBLE: bool = true;
     const OFFSET: i32 = 32;
     const SCALED: bool = true;
     const HALVES: bool = true;
