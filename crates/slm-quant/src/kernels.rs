@@ -299,17 +299,17 @@ impl Kernels {
         matmul::lora_up(*self, y, s, bt, first, z, n_tokens);
     }
 
-    /// Asks for `bytes` to be brought nearer while something else is computed. Changes nothing but time; does nothing on tiers without the
+    /// Asks for `values` to be brought nearer while something else is computed. Changes nothing but time; does nothing on tiers without the
     /// instruction.
-    pub fn prefetch(&self, bytes: &[u8]) {
+    pub fn prefetch<T>(&self, values: &[T]) {
         #[cfg(target_arch = "x86_64")]
         match self.token {
-            Token::Avx2(token) => token.prefetch(bytes),
-            Token::Avx512(token) => token.prefetch(bytes),
+            Token::Avx2(token) => token.prefetch(values),
+            Token::Avx512(token) => token.prefetch(values),
             _ => {}
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = bytes;
+        let _ = values;
     }
 
     /// Row `row` of `w` decoded to f32, bit for bit as the encoding's own definition says. `out` is `[w.cols()]`.

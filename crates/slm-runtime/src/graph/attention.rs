@@ -144,7 +144,18 @@ impl Run<'_> {
             score_stride: n_scores,
             kv_stride: self.kv_width,
         };
+        // A lone token meets each cached row once, and 128 bytes of every row are no stream that memory foresees: a span is asked for while the
+        // one before it is computed.
+        let lone = self.n_tokens == 1;
+        let mut ahead = spans.clone().map(|span| span.k).chain(spans.clone().map(|span| span.v));
+        let mut ask = || {
+            if let Some(rows) = ahead.next().filter(|_| lone) {
+                self.prefetch(rows, kernels);
+            }
+        };
+        ask();
         for span in spans.clone() {
+            ask();
             let scores = &mut scores[span.first_position as usize - first_seen..];
             let queries = queries(strides.0, span.n);
             match span.k {
@@ -170,6 +181,7 @@ impl Run<'_> {
             out[n * strides.1..][..head_dim].fill(0.0);
         }
         for span in spans {
+            ask();
             let scores = &scores[span.first_position as usize - first_seen..];
             let queries = queries(strides.1, span.n);
             match span.v {
@@ -179,6 +191,19 @@ impl Run<'_> {
         }
         for (n, &total) in totals[..n_queries].iter().enumerate() {
             kernels.div(&mut out[n * strides.1..][..head_dim], total);
+        }
+    }
+
+    /// Asks for this run's part of every row.
+    fn prefetch(&self, rows: KvRows<'_>, kernels: Kernels) {
+        let part = self.kv_at..self.kv_at + self.shape.head_dim;
+        match rows {
+            KvRows::F16(rows) => {
+                rows.chunks(self.kv_width).for_each(|row| kernels.prefetch(&row[part.clone()]));
+            }
+            KvRows::F32(rows) => {
+                rows.chunks(self.kv_width).for_each(|row| kernels.prefetch(&row[part.clone()]));
+            }
         }
     }
 

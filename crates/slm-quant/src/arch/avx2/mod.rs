@@ -64,13 +64,14 @@ impl<R, C: FnMut() -> R> pulp::NullaryFnOnce for Run<C> {
 
 /// The helpers shared by the modules; the rest is pulp's.
 impl Avx2 {
-    /// Asks for every cache line of `bytes`.
+    /// Asks for every cache line of `values`.
     #[expect(unsafe_code, reason = "pulp has no prefetch")]
-    pub(crate) fn prefetch(self, bytes: &[u8]) {
+    pub(crate) fn prefetch<T>(self, values: &[T]) {
         use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        for line in bytes.chunks(64) {
-            // SAFETY: the address is that of a live byte, and the token proves SSE.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) }
+        let first = values.as_ptr().cast::<i8>();
+        for at in (0..size_of_val(values)).step_by(64) {
+            // SAFETY: a prefetch is a hint that never faults, and the token proves SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) }
         }
     }
 

@@ -81,8 +81,8 @@ impl Avx512 {
     }
 
     /// As [`Avx2::prefetch`].
-    pub(crate) fn prefetch(self, bytes: &[u8]) {
-        self.avx2().prefetch(bytes);
+    pub(crate) fn prefetch<T>(self, values: &[T]) {
+        self.avx2().prefetch(values);
     }
 
     /// Runs `f`, which must be `#[inline(always)]`, with the features on.
