@@ -11,6 +11,10 @@ use crate::{Executor, Inline, Kernels, QMatrix, QuantizedRows};
 
 /// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker: reading them takes about as long.
 const MIN_JOB_BYTES: usize = 24 * 1024;
+/// The same for rows of plain floats given f32 rows: an adapter's are many small pieces in many places, and two threads wait for memory at once.
+const MIN_FLOAT_JOB_BYTES: usize = 8 * 1024;
+/// Rows of plain floats that a kernel likes to take together.
+const FLOAT_ROWS: usize = 4;
 /// Pieces per worker, so that one slow worker does not hold the others up.
 const JOBS_PER_WORKER: usize = 2;
 /// Tokens that a kernel likes to take together.
@@ -111,7 +115,11 @@ pub(crate) fn matmul_each(
     }
     let all_rows: usize = (0..3).filter(|&n| ws[n].is_some()).map(n_rows).sum();
     let row_bytes = (bytes(0) + bytes(1) + bytes(2)) / all_rows;
-    let split = job_units(exec, all_rows, row_bytes.saturating_mul(n_tokens), STRIP_ROWS);
+    let unit_bytes = row_bytes.saturating_mul(n_tokens);
+    let split = match rows.xq {
+        Some(_) => job_units(exec, all_rows, unit_bytes, STRIP_ROWS),
+        None => float_units(exec, all_rows, unit_bytes),
+    };
     let rows_piece = |product: usize, job: usize, len: usize| Piece {
         product,
         first_row: job * split,
@@ -281,6 +289,17 @@ pub(crate) fn lora_up(
     for (y, z) in y.chunks_exact_mut(n).zip(z.chunks_exact(bt.rows())) {
         tier_call!(kernels, lora_strip(y, s, bt, z, first));
     }
+}
+
+/// [`job_units`] for rows that are decoded one by one or are plain floats; whole strips all the same where these are many.
+fn float_units(exec: &dyn Executor, n: usize, unit_bytes: usize) -> usize {
+    let multiple = if n >= 4 * STRIP_ROWS { STRIP_ROWS } else { FLOAT_ROWS };
+    let workers = exec.n_workers();
+    if workers <= 1 {
+        return n;
+    }
+    let worthwhile = MIN_FLOAT_JOB_BYTES.div_ceil(unit_bytes.max(1));
+    n.div_ceil(workers).max(worthwhile).next_multiple_of(multiple).min(n)
 }
 
 /// How many of `n` units (of `unit_bytes` each) one piece of work takes: a multiple of `multiple`, worth its hand-over.

@@ -47,12 +47,15 @@ fn plain_strip<const TYPE: usize>(s: Avx512, out: &mut [f32], w: &QMatrix, part:
             let mut token = 0;
             while token < part.n_tokens {
                 let n = if token + 4 <= part.n_tokens { 4 } else { 1 };
-                let pairs = if n == 4 { part.n_rows / 2 * 2 } else { 0 };
-                for r in (0..pairs).step_by(2) {
-                    plain_tile::<TYPE, 2, 4>(s, out, w, part, r, token, x);
+                let step = if n == 4 { 2 } else { 4 };
+                let whole = part.n_rows / step * step;
+                for r in (0..whole).step_by(step) {
+                    match n {
+                        4 => plain_tile::<TYPE, 2, 4>(s, out, w, part, r, token, x),
+                        _ => plain_tile::<TYPE, 4, 1>(s, out, w, part, r, token, x),
+                    }
                 }
-                // One token reads the rows one after the other: memory likes a single stream.
-                for r in pairs..part.n_rows {
+                for r in whole..part.n_rows {
                     match n {
                         4 => plain_tile::<TYPE, 1, 4>(s, out, w, part, r, token, x),
                         _ => plain_tile::<TYPE, 1, 1>(s, out, w, part, r, token, x),
@@ -186,31 +189,43 @@ fn lora_head<const TYPE: usize>(
     z: &[f32],
     first: usize,
 ) {
-    /// Outputs whose sums stand in the first cache while the rows pass one after the other, as memory likes it.
-    const WIDE: usize = 1536;
-    let unit = if TYPE == 0 { 4 } else { 2 };
     s.run(
         #[inline(always)]
         move || {
-            let mut sums = [[0.0f32; 16]; WIDE / 16];
-            for (block, y) in y.chunks_mut(WIDE).enumerate() {
-                let from = (first + block * WIDE) * unit;
-                let (y, _) = y.as_chunks_mut::<16>();
-                let sums = &mut sums[..y.len()];
-                sums.fill([0.0; 16]);
-                for (r, &z) in z.iter().enumerate() {
-                    let row = &bt.row_bytes(r)[from..][..16 * unit * sums.len()];
-                    let z = s.set1(z);
-                    for (at, sum) in sums.iter_mut().enumerate() {
-                        let b = widen16::<TYPE>(s, row, 16 * unit * at);
-                        *sum = pulp::cast(s.add(pulp::cast(*sum), s.mul(z, b)));
-                    }
-                }
-                let f = s.set1(f);
-                for (y, sum) in y.iter_mut().zip(sums) {
-                    *y = pulp::cast(s.add(pulp::cast(*y), s.mul(f, pulp::cast(*sum))));
-                }
+            let wide = y.len() / 64 * 64;
+            for at in (0..wide).step_by(64) {
+                lora_piece::<TYPE, 4>(s, &mut y[at..], f, bt, z, first + at);
+            }
+            for at in (wide..y.len()).step_by(16) {
+                lora_piece::<TYPE, 1>(s, &mut y[at..], f, bt, z, first + at);
             }
         },
     );
+}
+
+/// `16 * V` outputs.
+#[inline(always)]
+fn lora_piece<const TYPE: usize, const V: usize>(
+    s: Avx512,
+    y: &mut [f32],
+    f: f32,
+    bt: &QMatrix,
+    z: &[f32],
+    at: usize,
+) {
+    let unit = if TYPE == 0 { 4 } else { 2 };
+    let mut u = [s.set1(0.0); V];
+    for (r, &z) in z.iter().enumerate() {
+        let row = &bt.row_bytes(r)[at * unit..][..16 * V * unit];
+        let z = s.set1(z);
+        for v in 0..V {
+            u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, row, 16 * v * unit)));
+        }
+    }
+    let f = s.set1(f);
+    for v in 0..V {
+        let before: F = pulp::cast(chunk::<f32, 16>(y, 16 * v));
+        let after: [f32; 16] = pulp::cast(s.add(before, s.mul(f, u[v])));
+        y[16 * v..][..16].copy_from_slice(&after);
+    }
 }
