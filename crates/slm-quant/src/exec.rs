@@ -223,6 +223,7 @@ fn halve(out: &mut [f32], chunk_len: usize, first: usize, f: &(dyn Fn(usize, &mu
 
 /// As [`halve`] over two buffers.
 #[cfg(feature = "rayon")]
+#[allow(clippy::type_complexity, reason = "one closure type, spelled out as the trait does")]
 fn halve_pair(
     a: &mut [f32],
     a_len: usize,

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{GUARD, Kind, Random, bits, guarded, others, scalar, weights};
+use common::{Kind, Random, bits, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
-use slm_quant::{Inline, Kernels, Piece, QMatrix};
+use slm_quant::{Inline, Kernels, QMatrix};
 
 #[test]
 fn extremes_of_the_functions() {
@@ -134,7 +134,8 @@ fn lora_agrees() {
 #[cfg(feature = "rayon")]
 #[test]
 fn executors_agree() {
-    use slm_quant::{QuantizedRows, layout};
+    use common::GUARD;
+    use slm_quant::{Piece, QuantizedRows, layout};
 
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let two = slm_quant::RayonExecutor::new(pool);

@@ -106,8 +106,7 @@ fn interleaved_rows_give_the_same_bits_on_every_tier() {
             Base::load(file, &LIMITS, engine.kernels, exec, &|_| {}).expect("a model")
         };
         let in_place = Base::open(Arc::clone(&stored), &LIMITS, engine.kernels, exec);
-        let bases =
-            [in_place.expect("a model"), load((*stored).as_ref()), load(TINY_Q8_0.as_ref())];
+        let bases = [in_place.expect("a model"), load((*stored).as_ref()), load(TINY_Q8_0)];
         for base in bases.map(Arc::new) {
             assert_eq!((base.id(), base.rehash(exec)), (tiny().id(), tiny().id()));
             for (text, profile) in [

@@ -98,7 +98,7 @@ pub(crate) struct BlockScratch {
 
 /// Block scratches that are not in use. The one used last is given out first: its buffers are still in a cache.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<Box<BlockScratch>>>);
+pub(crate) struct Pool(Mutex<Vec<BlockScratch>>);
 
 impl Pool {
     /// Runs `f` with a scratch; makes one only when more run at once than ever before.
@@ -127,7 +127,7 @@ impl Scratch {
         let widest = q_width.max(config.n_embd as usize).max(config.n_ff as usize);
         let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
         while free.len() < n_workers {
-            free.push(Box::default());
+            free.push(BlockScratch::default());
         }
         for scratch in free.iter_mut() {
             sized(&mut scratch.scores, scores);

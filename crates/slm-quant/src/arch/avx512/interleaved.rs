@@ -230,7 +230,7 @@ fn accumulate<K: Strip, const FUSED: bool, const T: usize>(
 #[inline(always)]
 fn dot<const FROM: usize, const TO: usize>(s: Avx512, w: &Weights, q: &[i8; BLOCK]) -> I {
     let mut sum = s.i32s1(0);
-    unrolled!(N in 0 1 2 3 4 5 6 7; if N >= FROM && N < TO, {
+    unrolled!(N in 0 1 2 3 4 5 6 7; if (FROM..TO).contains(&N), {
         let quad = i32::from_le_bytes(chunk::<i8, 4>(q, 4 * N).map(|q| q as u8));
         sum = s.dot4(sum, w.w[N], s.i32s1(quad));
     });
