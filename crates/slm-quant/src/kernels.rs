@@ -1,11 +1,12 @@
-//! The tiers, and every kernel by name.
+//! Every kernel by name.
 
 use slm_format::Encoding;
 
 use crate::arch::{is_integer_coded, scalar};
 use crate::layout::BLOCK_BYTES;
 use crate::matmul::{self, Rows, Then, ThenPair};
-use crate::{Executor, QMatrix, QuantError, QuantizedRows};
+use crate::queries::{Queries, check_rows};
+use crate::{Executor, QMatrix, QuantizedRows, Tier};
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 use crate::arch::neon;
@@ -13,52 +14,6 @@ use crate::arch::neon;
 use crate::arch::simd128;
 #[cfg(target_arch = "x86_64")]
 use crate::arch::{avx2, avx512};
-
-/// A set of CPU instructions that has its own kernels. Results have the same bits on all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Tier {
-    /// Plain loops: the specification. Everywhere.
-    Scalar,
-    /// x86-64 with AVX2 and F16C.
-    Avx2,
-    /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
-    Avx512,
-    /// aarch64 with NEON; the dot-product instructions where the CPU has them.
-    Neon,
-    /// wasm32 compiled with simd128.
-    Simd128,
-}
-
-impl Tier {
-    const ALL: [Tier; 5] = [Tier::Scalar, Tier::Avx2, Tier::Avx512, Tier::Neon, Tier::Simd128];
-
-    /// The name on the command line: `scalar`, `avx2`, `avx512`, `neon`, `simd128`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tier::Scalar => "scalar",
-            Tier::Avx2 => "avx2",
-            Tier::Avx512 => "avx512",
-            Tier::Neon => "neon",
-            Tier::Simd128 => "simd128",
-        }
-    }
-
-    /// The tier with this name.
-    pub fn from_name(name: &str) -> Option<Tier> {
-        Tier::ALL.into_iter().find(|tier| tier.name() == name)
-    }
-
-    /// The tiers this CPU can run, slowest first; never empty.
-    pub fn available() -> Vec<Tier> {
-        Tier::ALL.into_iter().filter(|&tier| Kernels::with_tier(tier).is_some()).collect()
-    }
-
-    /// The fastest tier this CPU can run.
-    pub fn detect() -> Tier {
-        Kernels::detect().tier()
-    }
-}
 
 /// The kernels of one tier. Copying it is free.
 ///
@@ -532,58 +487,5 @@ impl Kernels {
         half: &mut [i32],
     ) {
         tier_call!(self, quantize_row(x, q, d, xsum, half))
-    }
-}
-
-/// Several queries over one run of cached positions; strides in elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Queries {
-    /// Queries: the heads of a group, or a head's tokens.
-    pub n_queries: usize,
-    /// Cached positions.
-    pub n_positions: usize,
-    /// Elements of a query, of a row of the cache and of a sum.
-    pub head_dim: usize,
-    /// From one query, or one sum, to the next.
-    pub query_stride: usize,
-    /// From one query's scores, or weights, to the next's.
-    pub score_stride: usize,
-    /// From one position's row to the next.
-    pub kv_stride: usize,
-}
-
-impl Queries {
-    fn check(&self, queries: usize, scores: usize, cached: usize) {
-        check_rows(self.n_queries, self.head_dim, queries, self.query_stride);
-        check_rows(self.n_queries, self.n_positions, scores, self.score_stride);
-        check_rows(self.n_positions, self.head_dim, cached, self.kv_stride);
-    }
-
-    /// For each query, where it starts, where its scores start and how many they are.
-    #[inline(always)]
-    pub(crate) fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
-        for t in 0..self.n_queries {
-            f(t * self.query_stride, t * self.score_stride, self.n_positions);
-        }
-    }
-}
-
-/// `n` rows of `len` elements, `stride` apart, within `given` elements.
-fn check_rows(n: usize, len: usize, given: usize, stride: usize) {
-    let end = n.checked_sub(1).map_or(Some(0), |last| last.checked_mul(stride)?.checked_add(len));
-    assert!(end.is_some_and(|end| end <= given), "{n} rows {stride} apart: {given} elements");
-}
-
-/// Refuses an up-projection that [`Kernels::lora_up`] cannot read.
-impl QMatrix<'_> {
-    /// Whether the matrix can be an adapter's factor in [`Kernels::lora_up`]: F32, F16 or BF16.
-    ///
-    /// # Errors
-    /// [`QuantError::Unusable`] for another encoding.
-    pub fn check_lora_factor(&self) -> Result<(), QuantError> {
-        match self.encoding() {
-            Encoding::F32 | Encoding::F16 | Encoding::BF16 => Ok(()),
-            encoding => Err(QuantError::Unusable { encoding, what: "an adapter's up-projection" }),
-        }
     }
 }

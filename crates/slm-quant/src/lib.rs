@@ -31,7 +31,9 @@ mod kernels;
 mod matmul;
 mod matrix;
 mod memory;
+mod queries;
 mod rows;
+mod tier;
 
 pub mod codec;
 pub mod layout;
@@ -42,8 +44,10 @@ pub use error::QuantError;
 #[cfg(feature = "rayon")]
 pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
-pub use kernels::{Kernels, Queries, Tier};
+pub use kernels::Kernels;
 pub use layout::Layout;
 pub use matmul::{Piece, Then, ThenPair};
 pub use matrix::QMatrix;
+pub use queries::Queries;
 pub use rows::QuantizedRows;
+pub use tier::Tier;

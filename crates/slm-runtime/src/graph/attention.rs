@@ -135,13 +135,12 @@ impl Run<'_> {
             .cache
             .spans(self.layer, first_seen as u32..(first_seen + n_positions) as u32)
             .expect("BUG: a range within a checked range was refused");
-        let n_scores = n_positions;
-        let queries = |query_stride: usize, n_positions: u32| Queries {
+        let queries = |query_stride: usize, span_len: u32| Queries {
             n_queries,
-            n_positions: n_positions as usize,
+            n_positions: span_len as usize,
             head_dim,
             query_stride,
-            score_stride: n_scores,
+            score_stride: n_positions,
             kv_stride: self.kv_width,
         };
         // A lone token meets each cached row once, and 128 bytes of every row are no stream that memory foresees: a span is asked for while the

@@ -3,7 +3,7 @@
 use super::float::{dot16, dot16_f16};
 use super::{Avx2, F, chunk};
 use crate::arch::scalar;
-use crate::kernels::Queries;
+use crate::queries::Queries;
 
 /// As [`scalar::dots16`].
 pub(crate) fn dots16(s: Avx2, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {

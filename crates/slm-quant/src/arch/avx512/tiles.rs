@@ -5,7 +5,7 @@ use core::arch::x86_64::__m512d;
 
 use super::attention::{Value, rounds};
 use super::{Avx512, F};
-use crate::kernels::Queries;
+use crate::queries::Queries;
 
 /// Queries from which a tile is worth making.
 const MIN_QUERIES: usize = 8;

@@ -3,7 +3,7 @@
 use super::float::{dot16, dot16_f16};
 use super::{Lanes, Value, chunk, chunk_mut};
 use crate::arch::scalar;
-use crate::kernels::Queries;
+use crate::queries::Queries;
 
 /// As [`scalar::dots16`].
 pub(crate) fn dots16<L: Lanes>(s: L, out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {

@@ -1,7 +1,7 @@
 //! One head over a run of cached positions (numerics 5): row `i` of `k` and `v` starts at `i * stride`.
 
 use super::float::{axpy, axpy_f16, dot16, dot16_f16};
-use crate::kernels::Queries;
+use crate::queries::Queries;
 
 pub(crate) fn dots16(out: &mut [f32], q: &[f32], k: &[f32], stride: usize) {
     for (i, y) in out.iter_mut().enumerate() {
