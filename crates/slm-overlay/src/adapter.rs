@@ -165,6 +165,11 @@ impl Adapter {
         self.factors().map(|factor| factor.data().len() as u64).sum()
     }
 
+    /// The modules of an adapter that is low rank and nothing else; `None` for any other.
+    pub fn plain_lora(&self) -> Option<Vec<LoraModule>> {
+        Some(self.modules.clone())
+    }
+
     fn factors(&self) -> impl Iterator<Item = &Factor> {
         self.modules.iter().flat_map(|module| [&module.a, &module.b])
     }

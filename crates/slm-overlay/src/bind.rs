@@ -129,7 +129,12 @@ impl BoundAdapter {
     /// A of a module, `[rank, in]`.
     pub(crate) fn a(&self, index: usize) -> QMatrix<'_> {
         let a = &self.module(index).a;
-        matrix(a.encoding(), a.rows(), a.cols(), &self.working[self.places[index].a.clone()])
+        matrix(a.encoding(), a.rows(), a.cols(), self.a_bytes(index))
+    }
+
+    /// The bytes of a module's A.
+    pub(crate) fn a_bytes(&self, index: usize) -> &[u8] {
+        &self.working[self.places[index].a.clone()]
     }
 
     /// B of a module, transposed: `[rank, out]`.

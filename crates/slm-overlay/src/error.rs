@@ -282,6 +282,9 @@ pub enum OverlayError {
     /// The weights are not a safetensors file.
     #[error(transparent)]
     SafeTensors(#[from] slm_format::safetensors::SafeTensorsError),
+    /// A binary LoRA file or its layout is not one, or does not fit.
+    #[error(transparent)]
+    Binary(#[from] crate::binary::BinaryError),
     /// A section of an `.slm` file is damaged.
     #[error(transparent)]
     Container(#[from] slm_format::container::ContainerError),
@@ -413,6 +416,7 @@ impl Coded for OverlayError {
             OverlayError::Weight { .. } => "adapter-weight",
             OverlayError::Factor { .. } => "adapter-factor",
             OverlayError::SafeTensors(error) => error.code(),
+            OverlayError::Binary(error) => error.code(),
             OverlayError::Container(error) => error.code(),
         }
     }
@@ -435,6 +439,7 @@ impl Coded for OverlayError {
             }
             OverlayError::F16Range { .. } => Some("import the adapter with its factors as they are".into()),
             OverlayError::SafeTensors(error) => error.hint(),
+            OverlayError::Binary(error) => error.hint(),
             _ => None,
         }
     }

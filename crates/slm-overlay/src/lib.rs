@@ -32,6 +32,7 @@
 //! # Ok::<(), slm_overlay::OverlayError>(())
 //! ```
 
+pub mod binary;
 pub mod peft;
 
 mod adapter;

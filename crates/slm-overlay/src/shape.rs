@@ -67,6 +67,15 @@ impl BaseShape {
         if in_graph && known { self.tensor(name) } else { None }
     }
 
+    /// The framework's row that stands at row `row` of a tensor: another one in q and k of an architecture with interleaved RoPE.
+    pub(crate) fn row_source(&self, tensor: &str, row: usize) -> usize {
+        let middle = tensor.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+        match LINEARS.iter().find(|linear| Some(linear.canonical) == middle) {
+            Some(linear) => self.framework_row(linear, row),
+            None => row,
+        }
+    }
+
     /// Heads whose rows the base stores in another order than the framework: query or key heads of an architecture with interleaved RoPE.
     fn permuted_heads(&self, linear: &Linear) -> Option<u32> {
         match linear.rows {

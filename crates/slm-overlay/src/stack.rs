@@ -9,6 +9,9 @@ use slm_quant::{Executor, Kernels};
 
 use crate::{BoundAdapter, LoraModule, OverlayError};
 
+/// Bytes that come from memory together.
+const LINE: usize = 64;
+
 /// Bound adapters with their weights, bottom first. Cloning shares the adapters; a shorter stack is another stack over the same base.
 #[derive(Debug, Clone)]
 pub struct Stack {
@@ -182,21 +185,40 @@ impl TensorStack {
                 *part = later;
                 z
             });
-            kernels.matmul_each(exec, outs, factors.each_ref(), x, None, &|_, _| {});
+            kernels.matmul_each(exec, outs, factors.each_ref(), x, None, None, &|_, _| {});
         }
     }
 
-    /// Asks for the down-projections to be brought nearer.
-    pub fn prefetch_down(&self, kernels: &Kernels) {
-        for term in self.terms.iter() {
-            kernels.prefetch(term.bound.a(term.module).data());
+    /// Asks for a share of the down-projections to be brought nearer: of all their bytes, those that `share` is of `n` in order. Asking for a
+    /// little between other work is cheap, for all of it at once it is not.
+    pub fn prefetch_down(stacks: &[TensorStack], kernels: &Kernels, share: Range<usize>, n: usize) {
+        let factors = || {
+            let terms = stacks.iter().flat_map(|stack| stack.terms.iter());
+            terms.map(|term| term.bound.a_bytes(term.module))
+        };
+        let total: usize = factors().map(<[u8]>::len).sum();
+        let line = |at: usize| total * at.min(n) / n / LINE * LINE;
+        let (from, to) = (line(share.start), if share.end >= n { total } else { line(share.end) });
+        let mut before = 0;
+        for bytes in factors() {
+            let start = from.max(before) - before;
+            let end = to.min(before + bytes.len()).saturating_sub(before);
+            if start < end {
+                kernels.prefetch(&bytes[start..end]);
+            }
+            before += bytes.len();
         }
     }
 
-    /// Asks for the up-projections to be brought nearer.
-    pub fn prefetch_up(&self, kernels: &Kernels) {
+    /// Asks for the columns of the up-projections that outputs `rows` need.
+    pub fn prefetch_up(&self, kernels: &Kernels, rows: Range<usize>) {
         for term in self.terms.iter() {
-            kernels.prefetch(term.bound.b_transposed(term.module).data());
+            let b_transposed = term.bound.b_transposed(term.module);
+            let row_bytes = b_transposed.data().len() / b_transposed.rows();
+            let unit = row_bytes / b_transposed.cols();
+            for row in b_transposed.data().chunks_exact(row_bytes) {
+                kernels.prefetch(&row[rows.start * unit..rows.end * unit]);
+            }
         }
     }
 
