@@ -5,6 +5,7 @@ use std::io;
 use slm_format::{Coded, Digest, ErrorClass};
 use slm_manifest::Name;
 
+use crate::audit::LogProblem;
 use crate::record::NameKind;
 use crate::slot::SlotFault;
 
@@ -79,7 +80,33 @@ pub enum StoreError {
         /// What is wrong.
         problem: String,
     },
-    /// A generation's time is not RFC 3339 in UTC.
+    /// A blob that should hold a manifest holds something else.
+    #[error("blob {digest} is not a manifest: {problem}")]
+    NotAManifest {
+        /// The blob.
+        digest: Digest,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A line of the audit log is damaged, though records stand behind it, or more than a torn record can leave.
+    #[error("the audit log is damaged at byte {offset}, behind record {after}: {problem}")]
+    LogDamaged {
+        /// Where the line begins.
+        offset: u64,
+        /// Number of the last good record before it, 0 for none.
+        after: u64,
+        /// What is wrong with the line.
+        problem: LogProblem,
+    },
+    /// The audit log is whole, and does not tell what is active.
+    #[error("the audit log does not say that {found} was made active; it says {recorded}")]
+    LogContradicts {
+        /// The active generation.
+        found: Digest,
+        /// The generation that the log says was made active last, or `nothing`.
+        recorded: String,
+    },
+    /// A time is not RFC 3339 in UTC.
     #[error("the time {found:?} is not a time in UTC such as 2026-07-21T00:00:00Z")]
     BadTime {
         /// What was given, cut to 80 characters.
@@ -153,6 +180,8 @@ impl Coded for StoreError {
             StoreError::SlotDamaged { .. } | StoreError::SlotContradicts { .. } => "slot-damaged",
             StoreError::NameDamaged { .. } => "name-damaged",
             StoreError::NotAGeneration { .. } => "not-a-generation",
+            StoreError::NotAManifest { .. } => "not-a-manifest",
+            StoreError::LogDamaged { .. } | StoreError::LogContradicts { .. } => "log-damaged",
             StoreError::BadTime { .. } => "bad-timestamp",
             StoreError::BadNumber { .. } => "generation-number",
             StoreError::Symlink { .. } => "store-symlink",
@@ -169,10 +198,13 @@ impl Coded for StoreError {
             | StoreError::BlobMissing { .. }
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
-            | StoreError::NameDamaged { .. } => ErrorClass::Damaged,
+            | StoreError::NameDamaged { .. }
+            | StoreError::LogDamaged { .. }
+            | StoreError::LogContradicts { .. } => ErrorClass::Damaged,
             StoreError::Io { .. } | StoreError::Source { .. } => ErrorClass::Io,
             StoreError::NameTaken { .. }
             | StoreError::NotAGeneration { .. }
+            | StoreError::NotAManifest { .. }
             | StoreError::BadTime { .. }
             | StoreError::BadNumber { .. }
             | StoreError::Symlink { .. }
@@ -186,6 +218,9 @@ impl Coded for StoreError {
             StoreError::Busy => "wait until the other process has ended; the lock goes with it",
             StoreError::BlobDamaged { .. } => {
                 "import the same file again: a damaged blob is then replaced"
+            }
+            StoreError::LogDamaged { .. } => {
+                "keep the file as evidence under another name; a new log begins with the next change"
             }
             StoreError::Io { kind: io::ErrorKind::StorageFull, .. } => {
                 "make room on the disk; the store is as it was"

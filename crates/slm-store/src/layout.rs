@@ -7,10 +7,14 @@ use crate::record::NameKind;
 
 pub(crate) const VERSION: &str = "version";
 pub(crate) const VERSION_TEXT: &str = "slm store 1";
-#[cfg(feature = "fs")]
+#[cfg(any(feature = "fs", feature = "faulty"))]
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const BLOBS: &str = "blobs/sha256";
 pub(crate) const TMP: &str = "tmp";
+pub(crate) const AUDIT: &str = "audit.log";
+/// Every folder, each after the one it is in.
+pub(crate) const FOLDERS: [&str; 7] =
+    ["tmp", "blobs", BLOBS, "names", "names/base", "names/adapter", "names/composition"];
 pub(crate) const ROOT: &str = "";
 pub(crate) const SLOTS: [&str; 2] = ["active.a", "active.b"];
 

@@ -30,11 +30,15 @@
 //! | `blobs/sha256/<hex>` | a blob, read-only, named by its digest |
 //! | `names/base/<name>`, `names/adapter/<name>`, `names/composition/<name>` | [`NameRecord`] as one line of JSON |
 //! | `active.a`, `active.b` | the two slots, see [`SlotRecord`] |
+//! | `audit.log` | one [`AuditRecord`] a line, each with the digest of the one before |
 //! | `tmp/<n>` | files being written; emptied by the next holder of the lock |
 //!
 //! It does not know models, tensors or arithmetic.
 
+mod audit;
 mod error;
+#[cfg(feature = "faulty")]
+pub mod faulty;
 #[cfg(feature = "fs")]
 mod fs;
 mod layout;
@@ -44,14 +48,17 @@ mod slot;
 mod storage;
 mod store;
 
+pub use audit::{AuditRecord, LogProblem, Operation, Outcome, Stage};
 pub use error::StoreError;
 #[cfg(feature = "fs")]
 pub use fs::{FsBlob, FsFile, FsStorage, map_file};
-pub use mem::{MemFile, MemLock, MemStorage};
+pub use mem::{MemFile, MemLease, MemLock, MemStorage};
 pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};
 pub use storage::{Access, Blob, Storage, StorageFile};
-pub use store::{Active, NameEntry, Store, WriteLock};
+pub use store::{
+    Active, AuditReport, Change, Committed, Intent, NameEntry, Pending, Staged, Store, WriteLock,
+};
 
 /// The README, so that its example runs.
 #[cfg(doctest)]

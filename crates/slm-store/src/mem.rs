@@ -13,7 +13,11 @@ use crate::storage::{Access, Storage, StorageFile};
 pub struct MemStorage {
     files: Arc<Mutex<BTreeMap<String, Arc<[u8]>>>>,
     locked: Arc<AtomicBool>,
+    /// How many leases each path has.
+    leases: Leases,
 }
+
+type Leases = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// A file being written to a [`MemStorage`].
 #[derive(Debug)]
@@ -26,6 +30,13 @@ pub struct MemFile {
 /// The lock of a [`MemStorage`].
 #[derive(Debug)]
 pub struct MemLock(Arc<AtomicBool>);
+
+/// A lease on a file of a [`MemStorage`].
+#[derive(Debug)]
+pub struct MemLease {
+    leases: Leases,
+    path: String,
+}
 
 impl MemStorage {
     /// No files.
@@ -43,9 +54,25 @@ impl MemStorage {
         self.files().insert(path.to_owned(), Arc::from(bytes));
     }
 
+    /// Every file, in ascending order of paths.
+    #[cfg(feature = "faulty")]
+    pub(crate) fn files_now(&self) -> Vec<(String, Arc<[u8]>)> {
+        self.files().iter().map(|(path, bytes)| (path.clone(), Arc::clone(bytes))).collect()
+    }
+
     // No code panics while it holds the mutex, so a poisoned one still holds whole files.
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the file at `path` through `change`.
+    fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), StoreError> {
+        let mut files = self.files();
+        let file = files.get_mut(path).ok_or_else(|| absent(path))?;
+        let mut bytes = file.to_vec();
+        change(&mut bytes);
+        *file = Arc::from(bytes);
+        Ok(())
     }
 }
 
@@ -53,6 +80,7 @@ impl Storage for MemStorage {
     type Blob = Arc<[u8]>;
     type File = MemFile;
     type Lock = MemLock;
+    type Lease = MemLease;
 
     fn open(&self, path: &str) -> Result<Option<Arc<[u8]>>, StoreError> {
         Ok(self.files().get(path).cloned())
@@ -60,6 +88,15 @@ impl Storage for MemStorage {
 
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.files().get(path).map(|bytes| bytes[..bytes.len().min(limit)].to_vec()))
+    }
+
+    fn read_at(
+        &self,
+        path: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
+        Ok(self.files().get(path).map(|bytes| window(bytes, offset, limit)))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<String>, StoreError> {
@@ -79,18 +116,27 @@ impl Storage for MemStorage {
     }
 
     fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        match self.files().get_mut(path) {
-            Some(file) => *file = Arc::from(bytes),
-            None => return Err(StoreError::io(path, &io::Error::from(io::ErrorKind::NotFound))),
-        }
-        Ok(())
+        self.edit(path, |file| *file = bytes.to_vec())
+    }
+
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.edit(path, |file| {
+            file.truncate(usize::try_from(offset).unwrap_or(usize::MAX));
+            file.extend_from_slice(bytes);
+        })
+    }
+
+    fn truncate(&self, path: &str, len: u64) -> Result<(), StoreError> {
+        self.edit(path, |file| file.truncate(usize::try_from(len).unwrap_or(usize::MAX)))
+    }
+
+    fn sync_file(&self, path: &str) -> Result<(), StoreError> {
+        if self.files().contains_key(path) { Ok(()) } else { Err(absent(path)) }
     }
 
     fn publish(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let mut files = self.files();
-        let bytes = files
-            .remove(from)
-            .ok_or_else(|| StoreError::io(from, &io::Error::from(io::ErrorKind::NotFound)))?;
+        let bytes = files.remove(from).ok_or_else(|| absent(from))?;
         files.insert(to.to_owned(), bytes);
         Ok(())
     }
@@ -98,6 +144,28 @@ impl Storage for MemStorage {
     fn remove(&self, path: &str) -> Result<(), StoreError> {
         self.files().remove(path);
         Ok(())
+    }
+
+    fn remove_unleased(&self, path: &str) -> Result<bool, StoreError> {
+        let leases = lock_leases(&self.leases);
+        let free = !leases.contains_key(path);
+        if free {
+            self.files().remove(path);
+        }
+        Ok(free)
+    }
+
+    fn is_leased(&self, path: &str) -> Result<bool, StoreError> {
+        Ok(lock_leases(&self.leases).contains_key(path))
+    }
+
+    fn lease(&self, path: &str) -> Result<Option<MemLease>, StoreError> {
+        let mut leases = lock_leases(&self.leases);
+        if !self.files().contains_key(path) {
+            return Ok(None);
+        }
+        *leases.entry(path.to_owned()).or_insert(0) += 1;
+        Ok(Some(MemLease { leases: Arc::clone(&self.leases), path: path.to_owned() }))
     }
 
     fn sync_dir(&self, _: &str) -> Result<(), StoreError> {
@@ -132,4 +200,31 @@ impl Drop for MemLock {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
+}
+
+impl Drop for MemLease {
+    fn drop(&mut self) {
+        let mut leases = lock_leases(&self.leases);
+        if let Some(count) = leases.get_mut(&self.path) {
+            *count -= 1;
+            if *count == 0 {
+                leases.remove(&self.path);
+            }
+        }
+    }
+}
+
+fn lock_leases(leases: &Leases) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    leases.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// At most `limit` of `bytes` from `offset` on, and how many there are.
+pub(crate) fn window(bytes: &[u8], offset: u64, limit: usize) -> (Vec<u8>, u64) {
+    let from = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
+    let to = from.saturating_add(limit).min(bytes.len());
+    (bytes[from..to].to_vec(), bytes.len() as u64)
+}
+
+pub(crate) fn absent(path: &str) -> StoreError {
+    StoreError::io(path, &io::Error::from(io::ErrorKind::NotFound))
 }

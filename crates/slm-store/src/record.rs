@@ -7,7 +7,8 @@ use slm_format::Digest;
 use slm_manifest::{CompositionId, Name};
 
 /// What kind of thing a name stands for. Each kind has its own names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NameKind {
     /// A base.
     Base,

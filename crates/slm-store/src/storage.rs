@@ -26,7 +26,7 @@ impl Blob for std::sync::Arc<[u8]> {}
 /// * [`Storage::publish`] replaces its target as a whole: whoever reads sees the old or the new file.
 /// * After [`StorageFile::seal`] a file's bytes outlive a power cut, as soon as its entry does; after [`Storage::sync_dir`] the
 ///   entries do.
-/// * [`Storage::overwrite`] may be torn by a power cut, but harms no other file.
+/// * [`Storage::overwrite`] and [`Storage::append`] may be torn by a power cut, but harm no other file, and an append no earlier byte.
 pub trait Storage: Send + Sync {
     /// A whole file, readable for as long as this lives, also when the file is replaced or removed meanwhile.
     type Blob: Blob;
@@ -34,6 +34,8 @@ pub trait Storage: Send + Sync {
     type File: StorageFile;
     /// The exclusive lock; dropping it releases it, and so does the death of the process.
     type Lock: Send + Sync + 'static;
+    /// A lease on a file; dropping it ends it, and so does the death of the process.
+    type Lease: Send + Sync + 'static;
 
     /// The file at `path`, for reading in place; `None` where there is none.
     ///
@@ -53,6 +55,27 @@ pub trait Storage: Send + Sync {
     /// [`StoreError::Io`], [`StoreError::Symlink`].
     fn list(&self, dir: &str) -> Result<Vec<String>, StoreError>;
 
+    /// At most `limit` bytes of the file at `path` from `offset` on, and how long the file is; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn read_at(
+        &self,
+        path: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<(Vec<u8>, u64)>, StoreError>;
+
+    /// Makes every folder of `dirs`, of which each comes after the one it is in, and the root; all of them outlive a power cut, also those
+    /// that were there. Media without folders have nothing to do.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn prepare(&self, dirs: &[&str]) -> Result<(), StoreError> {
+        let _ = dirs;
+        Ok(())
+    }
+
     /// A new, empty file at `path`, which must not exist.
     ///
     /// # Errors
@@ -65,6 +88,25 @@ pub trait Storage: Send + Sync {
     /// [`StoreError::Io`], [`StoreError::Symlink`]; the file may then hold anything.
     fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError>;
 
+    /// Writes `bytes` behind the first `offset` bytes of the existing file at `path`, which is not longer, and syncs it. Bytes before
+    /// `offset` stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`]; some of the bytes may then be there.
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Cuts the existing file at `path` to `len` bytes, and syncs it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn truncate(&self, path: &str, len: u64) -> Result<(), StoreError>;
+
+    /// Syncs the existing file at `path`, whoever wrote it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn sync_file(&self, path: &str) -> Result<(), StoreError>;
+
     /// Gives the sealed file at `from` the name `to`, instead of what had it.
     ///
     /// # Errors
@@ -76,6 +118,25 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Symlink`].
     fn remove(&self, path: &str) -> Result<(), StoreError>;
+
+    /// Removes the file at `path` as [`Storage::remove`] does, unless it is leased; `false` where it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn remove_unleased(&self, path: &str) -> Result<bool, StoreError>;
+
+    /// Whether somebody holds a lease on the file at `path`, in this process or another.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn is_leased(&self, path: &str) -> Result<bool, StoreError>;
+
+    /// Keeps [`Storage::remove_unleased`] from the file at `path`, in every process; `None` where there is no such file. It needs no right
+    /// to write, and waits for nobody; any number of leases may be on one file.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Symlink`].
+    fn lease(&self, path: &str) -> Result<Option<Self::Lease>, StoreError>;
 
     /// Syncs the entries of the folder `dir`; the empty path is the root.
     ///

@@ -4,9 +4,10 @@ mod common;
 
 use std::io;
 
-use common::{CrashStorage, Survival, generation};
+use common::generation;
 use slm_format::{Coded as _, Digest, ErrorClass};
 use slm_manifest::Name;
+use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
 use slm_store::{MemStorage, NameKind, NameRecord, Storage, Store, StoreError};
 
 /// What a run was told had been done.
@@ -45,28 +46,32 @@ fn run<S: Storage>(store: &Store<S>, done: &mut Acknowledged) -> Result<(), Stor
 
 #[test]
 fn a_power_cut_anywhere_gives_the_old_state_or_the_new() {
-    let whole = CrashStorage::default();
+    let whole = CrashStorage::new();
     run(&Store::open(whole.clone()).unwrap(), &mut Acknowledged::default()).unwrap();
-    let operations = whole.operations();
-    assert!(operations > 60, "the run has only {operations} operations");
+    let steps = whole.steps();
+    assert!(steps > 60, "the run has only {steps} steps");
     let mut seen = [[false; 4]; 2];
-    for at in 0..operations {
-        let storage = CrashStorage::crashing_at(at);
+    let mut images = 0;
+    for at in 0..steps {
+        let storage = CrashStorage::new();
+        let store = Store::open(storage.clone()).unwrap();
+        storage.stop_at(at);
         let mut done = Acknowledged::default();
-        assert!(run(&Store::open(storage.clone()).unwrap(), &mut done).is_err());
-        for survival in Survival::all() {
-            let context = format!("power cut at operation {at}, {survival:?}");
-            let image = storage.image(survival);
-            let active = check_image(&image, &done, &context);
+        assert!(run(&store, &mut done).is_err());
+        for image in storage.images(64) {
+            let context = format!("power cut at step {at}, {}", image.what);
+            let active = check_image(&image.files, &done, &context);
             seen[usize::from(active > done.committed)][active as usize] = true;
             // And the store works on.
-            run(&Store::open(image.clone()).unwrap(), &mut Acknowledged::default())
+            run(&Store::open(image.files.clone()).unwrap(), &mut Acknowledged::default())
                 .expect(&context);
-            let store = Store::open(image).unwrap();
+            let store = Store::open(image.files).unwrap();
             assert_eq!(store.slot_fault().unwrap(), None, "{context}");
             assert_eq!(store.history(9).unwrap().len(), 3, "{context}");
+            images += 1;
         }
     }
+    assert!(images > 20 * steps, "only {images} images of {steps} power cuts");
     // The runs reach every state, as the acknowledged one and (but for none) as one more than that.
     assert_eq!(seen, [[true, true, true, false], [false, true, true, true]]);
 }
@@ -101,16 +106,17 @@ fn check_image(image: &MemStorage, done: &Acknowledged, context: &str) -> u64 {
 
 #[test]
 fn a_full_disk_changes_nothing_and_leaves_nothing() {
-    let storage = CrashStorage::default();
+    let storage = FailingStorage::new(MemStorage::new());
     let store = Store::open(storage.clone()).unwrap();
     let lock = store.lock().unwrap();
     let first = store.commit(&lock, generation(&store, &lock, 1, None)).unwrap();
     let next = generation(&store, &lock, 2, Some(first));
     let record = NameRecord { id: first, blob: first };
     let name: Name = "a".parse().unwrap();
-    let before = storage.paths();
+    let before = storage.inner().paths();
 
-    storage.set_full(true);
+    let kind = io::ErrorKind::StorageFull;
+    storage.fail(Some(Failure { writes_only: true, kind, ..Failure::lasting(0) }));
     let results = [
         store.put_bytes(&lock, b"small").map(|_| ()),
         store.put_bytes(&lock, &[1; 200_000]).map(|_| ()),
@@ -125,10 +131,10 @@ fn a_full_disk_changes_nothing_and_leaves_nothing() {
         assert!(path.starts_with("tmp/"), "{path}");
         assert!(error.hint().is_some());
     }
-    assert_eq!(storage.paths(), before);
+    assert_eq!(storage.inner().paths(), before);
     assert_eq!(store.active().unwrap().unwrap().generation, first);
 
-    storage.set_full(false);
+    storage.fail(None);
     store.put_bytes(&lock, b"small").unwrap();
     assert!(store.set_name(&lock, NameKind::Base, &name, &record, false).unwrap());
     let second = store.commit(&lock, next).unwrap();
@@ -137,13 +143,21 @@ fn a_full_disk_changes_nothing_and_leaves_nothing() {
 
 #[test]
 fn a_commit_that_fails_leaves_the_store_usable() {
-    let whole = CrashStorage::default();
-    let store = Store::open(whole.clone()).unwrap();
+    let storage = FailingStorage::new(MemStorage::new());
+    let store = Store::open(storage.clone()).unwrap();
     let lock = store.lock().unwrap();
     let first = store.commit(&lock, generation(&store, &lock, 1, None)).unwrap();
     let next = generation(&store, &lock, 2, Some(first));
-    whole.crash_after(1);
-    let error = store.commit(&lock, next).unwrap_err();
-    assert_eq!(error.code(), "io");
-    assert_eq!(store.active().unwrap().unwrap().generation, first);
+    let before = storage.operations();
+    let mut at = before;
+    loop {
+        storage.fail(Some(Failure::once(at)));
+        match store.commit(&lock, next.clone()) {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.code(), "io"),
+        }
+        assert_eq!(store.active().unwrap().unwrap().generation, first);
+        at = storage.operations() + (at - before) + 1;
+    }
+    assert!(at > before + 10);
 }

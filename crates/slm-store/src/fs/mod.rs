@@ -4,13 +4,14 @@ mod mmap;
 
 use core::ops::Range;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
 use crate::error::StoreError;
 use crate::layout;
+use crate::mem::absent;
 use crate::storage::{Access, Blob, Storage, StorageFile};
 
 /// A store's folder. Opening it and reading from it changes nothing; it comes into being with the first lock.
@@ -46,6 +47,9 @@ impl Blob for FsBlob {
         let _ = range;
     }
 }
+
+/// How often a reader tries to lease a file that a writer looks at or removes at that moment.
+const LEASE_LOOKS: usize = 1_000;
 
 /// A file being written.
 #[derive(Debug)]
@@ -101,28 +105,60 @@ impl FsStorage {
         }
     }
 
-    /// Makes the folder `dir` and those above it, each made durable in the one above.
+    /// Makes the folder `dir` and those above it, each made durable in the one above; does nothing where it is there.
     fn make_dir(&self, dir: &str) -> Result<(), StoreError> {
         if self.resolve(dir)?.is_dir() {
             return Ok(());
         }
         if dir == layout::ROOT {
-            fs::create_dir_all(&self.root).map_err(|error| StoreError::io(".", &error))?;
-            return match self.root.parent() {
-                Some(above) if !above.as_os_str().is_empty() => {
-                    sync_folder(above).map_err(|error| StoreError::io(".", &error))
-                }
-                _ => Ok(()),
-            };
+            return self.make_root();
         }
         let above = layout::parent(dir);
         self.make_dir(above)?;
+        self.create_dir(dir)?;
+        self.sync_dir(above)
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<(), StoreError> {
         match fs::create_dir(self.resolve(dir)?) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(StoreError::io(dir, &error))
             }
-            _ => self.sync_dir(above),
+            _ => Ok(()),
         }
+    }
+
+    /// Makes the root and the folders above it, each made durable in the one above.
+    fn make_root(&self) -> Result<(), StoreError> {
+        let make = || -> io::Result<()> {
+            let absent = self.root.ancestors().take_while(|folder| !folder.exists()).count();
+            fs::create_dir_all(&self.root)?;
+            let above = self.root.ancestors().skip(1).take(absent.max(1));
+            above.filter(|folder| !folder.as_os_str().is_empty()).try_for_each(sync_folder)
+        };
+        make().map_err(|error| StoreError::io(".", &error))
+    }
+
+    /// Whether `file` is what `path` names.
+    fn is_at(&self, file: &File, path: &str) -> Result<bool, StoreError> {
+        let look = || -> io::Result<bool> {
+            let opened = file.metadata()?;
+            match fs::symlink_metadata(self.root.join(path)) {
+                Ok(named) => Ok(same_file(&opened, &named)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        look().map_err(|error| StoreError::io(path, &error))
+    }
+
+    /// The existing file at `path`, which is not a blob, for writing.
+    fn open_to_write(&self, path: &str) -> Result<File, StoreError> {
+        if in_blobs(path) {
+            return Err(misuse(path));
+        }
+        let file = OpenOptions::new().write(true).open(self.resolve(path)?);
+        file.map_err(|error| StoreError::io(path, &error))
     }
 }
 
@@ -130,6 +166,7 @@ impl Storage for FsStorage {
     type Blob = FsBlob;
     type File = FsFile;
     type Lock = File;
+    type Lease = File;
 
     fn open(&self, path: &str) -> Result<Option<FsBlob>, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(None) };
@@ -144,6 +181,37 @@ impl Storage for FsStorage {
             .read_to_end(&mut bytes)
             .map_err(|error| StoreError::io(path, &error))?;
         Ok(Some(bytes))
+    }
+
+    fn read_at(
+        &self,
+        path: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
+        let Some(mut file) = self.open_file(path)? else { return Ok(None) };
+        let mut read = || -> io::Result<(Vec<u8>, u64)> {
+            let len = file.metadata()?.len();
+            let mut bytes = Vec::new();
+            if offset < len && limit > 0 {
+                file.seek(SeekFrom::Start(offset))?;
+                (&file).take(limit as u64).read_to_end(&mut bytes)?;
+            }
+            Ok((bytes, len))
+        };
+        read().map(Some).map_err(|error| StoreError::io(path, &error))
+    }
+
+    fn prepare(&self, dirs: &[&str]) -> Result<(), StoreError> {
+        self.make_root()?;
+        let mut above = Vec::new();
+        for dir in dirs {
+            self.create_dir(dir)?;
+            above.push(layout::parent(dir));
+        }
+        above.sort_unstable();
+        above.dedup();
+        above.into_iter().try_for_each(|dir| self.sync_dir(dir))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<String>, StoreError> {
@@ -173,17 +241,34 @@ impl Storage for FsStorage {
     }
 
     fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        if in_blobs(path) {
-            return Err(misuse(path));
-        }
-        let full = self.resolve(path)?;
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).open(full)?;
+        let mut file = self.open_to_write(path)?;
+        let mut write = || -> io::Result<()> {
             file.write_all(bytes)?;
             file.set_len(bytes.len() as u64)?;
             file.sync_all()
         };
         write().map_err(|error| StoreError::io(path, &error))
+    }
+
+    fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut file = self.open_to_write(path)?;
+        let mut write = || -> io::Result<()> {
+            file.seek(SeekFrom::Start(offset))?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        write().map_err(|error| StoreError::io(path, &error))
+    }
+
+    fn truncate(&self, path: &str, len: u64) -> Result<(), StoreError> {
+        let file = self.open_to_write(path)?;
+        let cut = file.set_len(len).and_then(|()| file.sync_all());
+        cut.map_err(|error| StoreError::io(path, &error))
+    }
+
+    fn sync_file(&self, path: &str) -> Result<(), StoreError> {
+        let file = self.open_file(path)?.ok_or_else(|| absent(path))?;
+        file.sync_all().map_err(|error| StoreError::io(path, &error))
     }
 
     fn publish(&self, from: &str, to: &str) -> Result<(), StoreError> {
@@ -203,6 +288,39 @@ impl Storage for FsStorage {
             }
             _ => Ok(()),
         }
+    }
+
+    fn remove_unleased(&self, path: &str) -> Result<bool, StoreError> {
+        let Some(file) = self.open_file(path)? else { return Ok(true) };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(StoreError::io(path, &error)),
+        }
+        // Still locked while the name goes: whoever takes a lease meanwhile finds the file without a name.
+        self.remove(path).map(|()| true)
+    }
+
+    fn is_leased(&self, path: &str) -> Result<bool, StoreError> {
+        let Some(file) = self.open_file(path)? else { return Ok(false) };
+        match file.try_lock() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(StoreError::io(path, &error)),
+        }
+    }
+
+    fn lease(&self, path: &str) -> Result<Option<File>, StoreError> {
+        for _ in 0..LEASE_LOOKS {
+            let Some(file) = self.open_file(path)? else { return Ok(None) };
+            match file.try_lock_shared() {
+                Ok(()) if self.is_at(&file, path)? => return Ok(Some(file)),
+                // Somebody replaces or removes the file, or just looks whether it is leased: it holds the lock for one call.
+                Ok(()) | Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                Err(TryLockError::Error(error)) => return Err(StoreError::io(path, &error)),
+            }
+        }
+        Err(StoreError::Busy)
     }
 
     fn sync_dir(&self, dir: &str) -> Result<(), StoreError> {
@@ -271,6 +389,18 @@ fn in_blobs(path: &str) -> bool {
 
 fn misuse(path: &str) -> StoreError {
     StoreError::io(path, &io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+#[cfg(unix)]
+fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+/// Where a locked file cannot lose its name, that there is one is enough.
+#[cfg(not(unix))]
+fn same_file(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    true
 }
 
 #[cfg(unix)]

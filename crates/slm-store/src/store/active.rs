@@ -1,9 +1,10 @@
 //! The active generation and its history.
 
-use slm_format::Digest;
-use slm_manifest::is_utc_timestamp;
+use std::sync::atomic::Ordering;
 
-use super::{Store, WriteLock};
+use slm_format::Digest;
+
+use super::{Store, WriteLock, check_time};
 use crate::error::StoreError;
 use crate::layout;
 use crate::record::Generation;
@@ -75,11 +76,24 @@ impl<S: Storage> Store<S> {
     pub fn commit(&self, lock: &WriteLock, generation: Generation) -> Result<Digest, StoreError> {
         self.check(lock);
         self.check_generation(&generation)?;
-        let slots = self.slots()?;
+        self.slots()?;
         let digest = self.put_bytes(lock, &generation.encode())?;
+        self.commit_stored(lock, digest, &generation)?;
+        Ok(digest)
+    }
+
+    /// Makes `generation`, which was checked and is stored as `digest`, the active one; `true` if that changed something.
+    pub(super) fn commit_stored(
+        &self,
+        lock: &WriteLock,
+        digest: Digest,
+        generation: &Generation,
+    ) -> Result<bool, StoreError> {
+        let slots = self.slots()?;
+        self.sync_slots(lock, &slots)?;
         let current = slots.current;
         if current.sequence > 0 && current.generation == digest && slots.fault.is_none() {
-            return Ok(digest);
+            return Ok(false);
         }
         if slots.exists == [false, false] {
             // Published whole, so that a slot is never absent or torn but through damage.
@@ -100,7 +114,7 @@ impl<S: Storage> Store<S> {
             composition: generation.composition,
         };
         self.storage.overwrite(layout::SLOTS[slots.next], &record.encode())?;
-        Ok(digest)
+        Ok(true)
     }
 
     /// The generation in the blob `digest`, whose bytes are compared with the digest.
@@ -136,10 +150,23 @@ impl<S: Storage> Store<S> {
         Ok(entries)
     }
 
-    fn check_generation(&self, generation: &Generation) -> Result<(), StoreError> {
-        if !is_utc_timestamp(&generation.time) {
-            return Err(StoreError::BadTime { found: generation.time.chars().take(80).collect() });
+    /// Syncs what is in force, once per lock: the process that wrote it may have died before it did, and what is shown as active, or
+    /// is the one record that stays while the other is overwritten, must outlive a power cut.
+    pub(super) fn sync_slots(&self, lock: &WriteLock, slots: &Slots) -> Result<(), StoreError> {
+        if !lock.slots_synced.load(Ordering::Relaxed) {
+            for (slot, exists) in layout::SLOTS.iter().zip(slots.exists) {
+                if exists {
+                    self.storage.sync_file(slot)?;
+                }
+            }
+            self.storage.sync_dir(layout::ROOT)?;
+            lock.slots_synced.store(true, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    pub(super) fn check_generation(&self, generation: &Generation) -> Result<(), StoreError> {
+        check_time(&generation.time)?;
         if !self.has_blob(generation.manifest)? {
             return Err(StoreError::NotFound { digest: generation.manifest });
         }
@@ -152,7 +179,7 @@ impl<S: Storage> Store<S> {
         Ok(())
     }
 
-    fn slots(&self) -> Result<Slots, StoreError> {
+    pub(super) fn slots(&self) -> Result<Slots, StoreError> {
         let mut slots = self.look_at_slots();
         for _ in 1..LOOKS {
             match &slots {

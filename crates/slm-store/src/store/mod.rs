@@ -1,17 +1,23 @@
 //! The store: opening, locking, blobs.
 
 mod active;
+mod log;
 mod names;
+mod pending;
 
 use std::any::Any;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use slm_format::{Digest, DigestWriter};
+use slm_manifest::is_utc_timestamp;
 
 pub use active::Active;
+pub use log::AuditReport;
+use log::LogState;
 pub use names::NameEntry;
+pub use pending::{Change, Committed, Intent, Pending, Staged};
 
 use crate::error::StoreError;
 use crate::layout;
@@ -30,6 +36,10 @@ pub struct Store<S> {
 #[derive(Debug)]
 pub struct WriteLock {
     token: Arc<()>,
+    /// What was active when the lock was taken is synced: who wrote it may have died before that.
+    slots_synced: AtomicBool,
+    /// The end of the log, or why it cannot be told.
+    log: Result<LogState, StoreError>,
     _guard: Box<dyn Any + Send + Sync>,
 }
 
@@ -54,19 +64,45 @@ impl<S: Storage> Store<S> {
         &self.storage
     }
 
-    /// Takes the lock, and removes what a writer that died has left unfinished.
+    /// Takes the lock, and removes what a writer that died has left unfinished: files aside, and a torn end of the audit log. An
+    /// operation that has no outcome in the log is told of with the next [`Store::begin`]; [`Store::lock_at`] does it at once.
     ///
     /// # Errors
-    /// [`StoreError::Busy`], at once, where another holder has it, in this process or another; [`StoreError::Io`].
+    /// [`StoreError::Busy`], at once, where another holder has it, in this process or another; [`StoreError::Io`]. A damaged log does
+    /// not hinder the lock, but [`Store::begin`].
     pub fn lock(&self) -> Result<WriteLock, StoreError> {
         let guard = self.storage.try_lock()?.ok_or(StoreError::Busy)?;
         for name in self.storage.list(layout::TMP)? {
             self.storage.remove(&format!("{}/{name}", layout::TMP))?;
         }
         if self.storage.read(layout::VERSION, 1)?.is_none() {
+            // The file says that the folders outlive a power cut.
+            self.storage.prepare(&layout::FOLDERS)?;
             self.write_small(layout::VERSION, &version_line(), Access::ReadOnly)?;
         }
-        Ok(WriteLock { token: Arc::clone(&self.token), _guard: Box::new(guard) })
+        let log = match self.mend_log() {
+            Err(error @ StoreError::LogDamaged { .. }) => Err(error),
+            state => Ok(state?),
+        };
+        Ok(WriteLock {
+            token: Arc::clone(&self.token),
+            slots_synced: AtomicBool::new(false),
+            log,
+            _guard: Box::new(guard),
+        })
+    }
+
+    /// Takes the lock as [`Store::lock`] does, and completes the audit log at `now`, RFC 3339 in UTC: an operation whose process died
+    /// before its outcome was recorded gets a record [`Stage::Recovered`](crate::Stage::Recovered) that says which state is in force
+    /// and why.
+    ///
+    /// # Errors
+    /// [`StoreError::BadTime`]; as [`Store::lock`].
+    pub fn lock_at(&self, now: &str) -> Result<WriteLock, StoreError> {
+        check_time(now)?;
+        let mut lock = self.lock()?;
+        self.complete_log(&mut lock, now)?;
+        Ok(lock)
     }
 
     /// Stores what `write` writes and gives its digest. The bytes are streamed to a file aside and hashed on the way, then synced and
@@ -248,6 +284,14 @@ impl<F: Write> Write for Hashing<F> {
         let result = self.file.flush();
         self.failed |= result.is_err();
         result
+    }
+}
+
+fn check_time(time: &str) -> Result<(), StoreError> {
+    if is_utc_timestamp(time) {
+        Ok(())
+    } else {
+        Err(StoreError::BadTime { found: time.chars().take(80).collect() })
     }
 }
 

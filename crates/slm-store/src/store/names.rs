@@ -31,6 +31,23 @@ impl<S: Storage> Store<S> {
         replace: bool,
     ) -> Result<bool, StoreError> {
         self.check(lock);
+        if !self.check_name(kind, name, record, replace)? {
+            // Whoever gave the name may have died before this step.
+            self.storage.sync_dir(layout::names(kind))?;
+            return Ok(false);
+        }
+        self.write_small(&layout::name(kind, name), &record.encode(name), Access::ReadOnly)?;
+        Ok(true)
+    }
+
+    /// Whether making `name` stand for `record` would change something, if it may be done.
+    pub(super) fn check_name(
+        &self,
+        kind: NameKind,
+        name: &Name,
+        record: &NameRecord,
+        replace: bool,
+    ) -> Result<bool, StoreError> {
         match self.name(kind, name) {
             Ok(Some(current)) if current == *record => return Ok(false),
             Ok(None) => {}
@@ -44,11 +61,36 @@ impl<S: Storage> Store<S> {
             }
             Err(error) => return Err(error),
         }
-        if !self.has_blob(record.blob)? {
-            return Err(StoreError::NotFound { digest: record.blob });
+        if self.has_blob(record.blob)? {
+            Ok(true)
+        } else {
+            Err(StoreError::NotFound { digest: record.blob })
         }
-        self.write_small(&layout::name(kind, name), &record.encode(name), Access::ReadOnly)?;
-        Ok(true)
+    }
+
+    /// Takes `name` away, whatever it stands for; `true` if that changed something. The blob stays until `gc`.
+    ///
+    /// # Errors
+    /// [`StoreError::Symlink`]; [`StoreError::Io`].
+    ///
+    /// # Panics
+    /// If `lock` is another store's.
+    pub fn remove_name(
+        &self,
+        lock: &WriteLock,
+        kind: NameKind,
+        name: &Name,
+    ) -> Result<bool, StoreError> {
+        self.check(lock);
+        let path = layout::name(kind, name);
+        let there = self.storage.read(&path, 0)?.is_some();
+        if there {
+            self.storage.remove(&path)?;
+        }
+        if there || !self.storage.list(layout::names(kind))?.is_empty() {
+            self.storage.sync_dir(layout::names(kind))?;
+        }
+        Ok(there)
     }
 
     /// What `name` stands for.
