@@ -10,7 +10,9 @@ pub mod config;
 mod id;
 mod manifest;
 mod name;
+pub mod signature;
 mod timestamp;
+mod trust;
 
 pub use config::ModelConfig;
 pub use id::{
@@ -23,6 +25,7 @@ pub use manifest::{
 };
 pub use name::{Name, NameError};
 pub use timestamp::is_utc_timestamp;
+pub use trust::{BareBase, TrustError, TrustPolicy, TrustRule};
 
 /// The README, so that its example runs.
 #[cfg(doctest)]
