@@ -10,6 +10,7 @@ pub mod config;
 mod id;
 mod manifest;
 mod name;
+pub mod policy;
 pub mod signature;
 mod timestamp;
 mod trust;
@@ -24,6 +25,7 @@ pub use manifest::{
     RawManifest, RuntimeTag,
 };
 pub use name::{Name, NameError};
+pub use policy::{LocalPolicy, PolicyError};
 pub use timestamp::is_utc_timestamp;
 pub use trust::{BareBase, TrustError, TrustPolicy, TrustRule};
 
