@@ -3,7 +3,7 @@
 use std::io;
 
 use slm_format::{Coded, Digest, ErrorClass};
-use slm_manifest::Name;
+use slm_manifest::{BaseId, CompositionId, Name};
 
 use crate::audit::LogProblem;
 use crate::record::NameKind;
@@ -45,6 +45,28 @@ pub enum StoreError {
     BlobMissing {
         /// The digest.
         digest: Digest,
+    },
+    /// No blob holds a base that a manifest needs.
+    #[error("no blob holds the base {base}")]
+    BaseMissing {
+        /// The base.
+        base: BaseId,
+    },
+    /// A manifest gives another composition than what names it says.
+    #[error("manifest {digest} gives the composition {found}, and is recorded as {expected}")]
+    ManifestContradicts {
+        /// The manifest's blob.
+        digest: Digest,
+        /// What it gives.
+        found: CompositionId,
+        /// What a name or a generation says.
+        expected: CompositionId,
+    },
+    /// One slot cannot be read. The other one can, so it is known what is active, if not whether that is the newest.
+    #[error("{fault}; the other record is in force")]
+    SlotUnusable {
+        /// What is wrong.
+        fault: SlotFault,
     },
     /// Neither slot can be read, so it is not known which generation is active.
     #[error("both records of the active generation are damaged: {first}; {second}")]
@@ -176,8 +198,11 @@ impl Coded for StoreError {
             StoreError::NameTaken { .. } => "name-taken",
             StoreError::Busy => "store-busy",
             StoreError::BlobDamaged { .. } => "blob-damaged",
-            StoreError::BlobMissing { .. } => "blob-missing",
-            StoreError::SlotDamaged { .. } | StoreError::SlotContradicts { .. } => "slot-damaged",
+            StoreError::BlobMissing { .. } | StoreError::BaseMissing { .. } => "blob-missing",
+            StoreError::ManifestContradicts { .. } => "name-damaged",
+            StoreError::SlotDamaged { .. }
+            | StoreError::SlotUnusable { .. }
+            | StoreError::SlotContradicts { .. } => "slot-damaged",
             StoreError::NameDamaged { .. } => "name-damaged",
             StoreError::NotAGeneration { .. } => "not-a-generation",
             StoreError::NotAManifest { .. } => "not-a-manifest",
@@ -196,6 +221,9 @@ impl Coded for StoreError {
             StoreError::Busy => ErrorClass::Busy,
             StoreError::BlobDamaged { .. }
             | StoreError::BlobMissing { .. }
+            | StoreError::BaseMissing { .. }
+            | StoreError::ManifestContradicts { .. }
+            | StoreError::SlotUnusable { .. }
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
             | StoreError::NameDamaged { .. }

@@ -57,7 +57,8 @@ pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};
 pub use storage::{Access, Blob, Storage, StorageFile};
 pub use store::{
-    Active, AuditReport, Change, Committed, Intent, NameEntry, Pending, Staged, Store, WriteLock,
+    Active, AuditReport, Change, Committed, Finding, GcOptions, GcReport, Intent, Lease, NameEntry,
+    Needs, Pending, Place, Staged, Store, VerifyReport, WriteLock,
 };
 
 /// The README, so that its example runs.

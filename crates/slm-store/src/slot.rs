@@ -149,6 +149,8 @@ impl SlotRecord {
 pub(crate) struct Slots {
     /// The current record; [`SlotRecord::NOTHING`] where nothing is active.
     pub(crate) current: SlotRecord,
+    /// What the other slot says, where it can be used.
+    pub(crate) other: Option<SlotRecord>,
     /// The slot that the next commit writes.
     pub(crate) next: usize,
     /// Which of the two files exist.
@@ -164,10 +166,11 @@ impl Slots {
         let [a, b] = files.map(|file| file.map_or(Err(SlotProblem::Absent), SlotRecord::decode));
         let fault =
             |slot: usize, problem: SlotProblem| SlotFault { slot: layout::SLOTS[slot], problem };
+        let other = |next: usize| [&a, &b][next].as_ref().ok().copied();
         let slots = |current: SlotRecord, next: usize, fault: Option<SlotFault>| {
-            Ok(Slots { current, next, exists, fault })
+            Ok(Slots { current, other: other(next), next, exists, fault })
         };
-        match (a, b) {
+        match (a.clone(), b.clone()) {
             (Ok(a), Ok(b)) if a.sequence == b.sequence && a != b => Err(StoreError::SlotDamaged {
                 first: fault(0, SlotProblem::SameSequence(a.sequence)),
                 second: fault(1, SlotProblem::SameSequence(b.sequence)),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{NOW, generation};
+use common::{NOW, generation, intent};
 use slm_format::{Coded as _, Digest, ErrorClass};
 use slm_manifest::CompositionId;
 use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
@@ -10,10 +10,6 @@ use slm_store::{
     AuditRecord, Change, Intent, LogProblem, MemStorage, NameKind, NameRecord, Operation, Outcome,
     Stage, Storage, Store, StoreError, WriteLock,
 };
-
-fn intent(operation: Operation) -> Intent {
-    Intent { operation, time: NOW.to_owned(), actor: None, composition: None, manifest: None }
-}
 
 /// Activates generation `number` through the log.
 fn activate<S: Storage>(store: &Store<S>, lock: &mut WriteLock, number: u64) -> Digest {

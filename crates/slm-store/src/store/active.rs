@@ -95,17 +95,11 @@ impl<S: Storage> Store<S> {
         if current.sequence > 0 && current.generation == digest && slots.fault.is_none() {
             return Ok(false);
         }
-        if slots.exists == [false, false] {
-            // Published whole, so that a slot is never absent or torn but through damage.
-            for slot in layout::SLOTS {
+        // Published whole, so that a slot is never absent or torn but through damage.
+        for (slot, exists) in layout::SLOTS.iter().zip(slots.exists) {
+            if !exists {
                 self.write_small(slot, &SlotRecord::NOTHING.encode(), Access::Overwrite)?;
             }
-        } else if !slots.exists[slots.next] {
-            self.write_small(
-                layout::SLOTS[slots.next],
-                &SlotRecord::NOTHING.encode(),
-                Access::Overwrite,
-            )?;
         }
         let record = SlotRecord {
             sequence: current.sequence + 1,
@@ -165,12 +159,22 @@ impl<S: Storage> Store<S> {
         Ok(())
     }
 
+    /// Puts the record in force into the slot that cannot be used, too.
+    pub(super) fn heal_slots(&self, slots: &Slots) -> Result<(), StoreError> {
+        if slots.exists[slots.next] {
+            self.storage.overwrite(layout::SLOTS[slots.next], &slots.current.encode())?;
+        }
+        Ok(())
+    }
+
     pub(super) fn check_generation(&self, generation: &Generation) -> Result<(), StoreError> {
         check_time(&generation.time)?;
         if !self.has_blob(generation.manifest)? {
             return Err(StoreError::NotFound { digest: generation.manifest });
         }
-        if let Some(parent) = generation.parent {
+        // One that is stored was checked when it was; its parent may be gone since, as the history is kept to some length only.
+        let known = self.has_blob(Digest::of(&generation.encode()))?;
+        if let Some(parent) = generation.parent.filter(|_| !known) {
             let parent = self.generation(parent)?.number;
             if generation.number <= parent {
                 return Err(StoreError::BadNumber { number: generation.number, parent });

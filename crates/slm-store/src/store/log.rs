@@ -143,6 +143,7 @@ impl<S: Storage> Store<S> {
             return Ok(if active == Some(generation) {
                 (Outcome::New, "the active record names the new generation")
             } else if slots.fault.is_some() {
+                self.heal_slots(&slots)?;
                 (Outcome::Old, "the new active record is torn, the old one is whole")
             } else {
                 (Outcome::Old, "the active record names the old generation")
@@ -153,9 +154,7 @@ impl<S: Storage> Store<S> {
                 (Some(id), Some(blob)) => Some(NameRecord { id, blob }),
                 _ => None,
             };
-            if self.storage.read(layout::names(kind), 0).is_ok() {
-                self.storage.sync_dir(layout::names(kind))?;
-            }
+            self.sync_names(kind)?;
             return Ok(match self.name(kind, name)? == wanted {
                 true => (Outcome::New, "the name is as it was meant to be"),
                 false => (Outcome::Old, "the name is as it was"),

@@ -1,9 +1,12 @@
 //! The store: opening, locking, blobs.
 
 mod active;
+mod gc;
 mod log;
 mod names;
 mod pending;
+mod verify;
+mod walk;
 
 use std::any::Any;
 use std::io::{self, BufWriter, Write};
@@ -14,10 +17,13 @@ use slm_format::{Digest, DigestWriter};
 use slm_manifest::is_utc_timestamp;
 
 pub use active::Active;
+pub use gc::{GcOptions, GcReport, Lease};
 pub use log::AuditReport;
 use log::LogState;
 pub use names::NameEntry;
 pub use pending::{Change, Committed, Intent, Pending, Staged};
+pub use verify::{Finding, VerifyReport};
+pub use walk::{Needs, Place};
 
 use crate::error::StoreError;
 use crate::layout;

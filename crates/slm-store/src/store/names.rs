@@ -1,5 +1,7 @@
 //! Names.
 
+use std::io;
+
 use slm_format::Digest;
 use slm_manifest::Name;
 
@@ -33,7 +35,7 @@ impl<S: Storage> Store<S> {
         self.check(lock);
         if !self.check_name(kind, name, record, replace)? {
             // Whoever gave the name may have died before this step.
-            self.storage.sync_dir(layout::names(kind))?;
+            self.sync_names(kind)?;
             return Ok(false);
         }
         self.write_small(&layout::name(kind, name), &record.encode(name), Access::ReadOnly)?;
@@ -87,10 +89,17 @@ impl<S: Storage> Store<S> {
         if there {
             self.storage.remove(&path)?;
         }
-        if there || !self.storage.list(layout::names(kind))?.is_empty() {
-            self.storage.sync_dir(layout::names(kind))?;
-        }
+        // Also for a name that was not there: whoever took it away may have died before this step.
+        self.sync_names(kind)?;
         Ok(there)
+    }
+
+    /// Syncs the names of a kind, if there ever was one.
+    pub(super) fn sync_names(&self, kind: NameKind) -> Result<(), StoreError> {
+        match self.storage.sync_dir(layout::names(kind)) {
+            Err(StoreError::Io { kind: io::ErrorKind::NotFound, .. }) => Ok(()),
+            result => result,
+        }
     }
 
     /// What `name` stands for.
