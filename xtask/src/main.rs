@@ -15,6 +15,7 @@ mod layers;
 mod metadata;
 mod package;
 mod parity;
+mod policy_doc;
 mod problems;
 mod run;
 mod source;

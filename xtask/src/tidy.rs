@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::problems::{Outcome, Problems};
 use crate::source::Source;
-use crate::{dependencies_doc, errors_doc, run};
+use crate::{dependencies_doc, errors_doc, policy_doc, run};
 
 /// A source longer than this is listed.
 const LONG: usize = 500;
@@ -45,6 +45,7 @@ pub(crate) fn check() -> Outcome {
         }
     }
     found.extend(errors_doc::differences(&run::read(errors_doc::PAGE)?, &codes));
+    found.extend(policy_doc::differences(&run::read(policy_doc::PAGE)?));
     found.extend(dependencies_doc::check()?);
     println!("tidy: {sources} sources, {} error codes", codes.len());
     Problems::none_or(found)

@@ -4,7 +4,7 @@ use slm_format::{Coded, Limits};
 use slm_manifest::Manifest;
 use slm_manifest::signature::{
     DocumentKind, KeyId, MAX_FILE_BYTES, Prehash, PublicKey, SecretKey, SecretKeyFile, Signature,
-    SignatureError, SignedDocument, index_name,
+    SignatureError, SignedDocument,
 };
 
 const DOCUMENT: &[u8] = include_bytes!("data/minisign/manifest.json");
@@ -74,6 +74,26 @@ fn a_comment_that_names_a_document_is_held_to_it() {
     let error = key.verify_document(DocumentKind::Manifest, DOCUMENT, &misnamed).unwrap_err();
     let (named, found) = (SignedDocument::manifest(BARE), SignedDocument::manifest(DOCUMENT));
     assert_eq!(error, SignatureError::OtherDocument { named, found });
+}
+
+#[test]
+fn a_stored_signature_says_what_it_belongs_to() {
+    let (key, document) = (public(PLAIN_PUB), SignedDocument::manifest(DOCUMENT));
+    for (text, own_name) in [(PREHASHED, None), (NAMED, Some(document))] {
+        assert_eq!(SignedDocument::claimed_by(text.as_bytes()), None);
+        let read = signature(text);
+        assert_eq!(SignedDocument::claimed_by(read.to_document().as_bytes()), own_name);
+        let stored = read.to_document_of(document);
+        assert_eq!(SignedDocument::claimed_by(stored.as_bytes()), Some(document));
+        assert_eq!(signature(&stored), read);
+        key.verify(DOCUMENT, &signature(&stored)).expect("it holds");
+    }
+    let record = SignedDocument::evaluation_record(b"{}");
+    let stored = secret().sign(b"{}", &record.comment(0)).expect("a comment").to_document();
+    assert_eq!(SignedDocument::claimed_by(stored.as_bytes()), Some(record));
+    for nothing in ["", "untrusted comment: x\n", &format!(" {stored}")] {
+        assert_eq!(SignedDocument::claimed_by(nothing.as_bytes()), None, "{nothing}");
+    }
 }
 
 #[test]
@@ -303,6 +323,4 @@ fn a_key_id_has_one_spelling() {
     {
         assert_eq!(bad.parse::<KeyId>().unwrap_err().code(), "bad-key-id", "{bad}");
     }
-    let digest = SignedDocument::manifest(DOCUMENT).digest;
-    assert_eq!(index_name(digest, id).as_str(), format!("{}.8d8e569af1735cb7", digest.hex()));
 }

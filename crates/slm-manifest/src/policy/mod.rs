@@ -41,11 +41,11 @@ pub const MAX_KEYS: u64 = 1_000;
 
 /// Every parameter there is, in the order of the document.
 pub const PARAMETERS: &[Parameter] = &[
-    budget("budget.base", "memory for the base's weights"),
-    budget("budget.adapters", "memory for the adapters of one composition"),
-    budget("budget.kv", "memory for keys and values of one session"),
-    budget("budget.scratch", "memory for what a forward pass needs beside them"),
-    budget("budget.total", "memory for all of these together"),
+    budget("budget.base_bytes", "memory for the base's weights"),
+    budget("budget.adapters_bytes", "memory for the adapters of one composition"),
+    budget("budget.kv_bytes", "memory for keys and values of one session"),
+    budget("budget.scratch_bytes", "memory for what a forward pass needs beside them"),
+    budget("budget.total_bytes", "memory for all of these together"),
     Parameter {
         path: "trust.rule",
         default: "\"none\"",
@@ -115,7 +115,7 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 const fn budget(path: &'static str, meaning: &'static str) -> Parameter {
-    Parameter { path, default: "", bound: "1 to 9007199254740991 bytes", meaning }
+    Parameter { path, default: "", bound: "1 to 9007199254740991", meaning }
 }
 
 /// A policy before [`LocalPolicy::check`]. Its `Default` is the policy of a machine that has none.
@@ -227,7 +227,7 @@ impl Default for SessionPolicy {
 /// use slm_manifest::policy::{DuringGeneration, LocalPolicy};
 ///
 /// let policy = LocalPolicy::from_toml(
-///     "budget = { total = 1_000_000_000 }\n[switch]\nduring_generation = \"drain\"\n",
+///     "budget = { total_bytes = 1_000_000_000 }\n[switch]\nduring_generation = \"drain\"\n",
 ///     &Limits::STANDARD,
 /// )?;
 /// assert_eq!(policy.budget.total, Some(1_000_000_000));

@@ -26,11 +26,11 @@ struct Document {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Budget {
-    base: Option<u64>,
-    adapters: Option<u64>,
-    kv: Option<u64>,
-    scratch: Option<u64>,
-    total: Option<u64>,
+    base_bytes: Option<u64>,
+    adapters_bytes: Option<u64>,
+    kv_bytes: Option<u64>,
+    scratch_bytes: Option<u64>,
+    total_bytes: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,9 +114,15 @@ pub(super) fn raw_from_toml(text: &str, limits: &Limits) -> Result<RawLocalPolic
     })?;
     let (switch, store, sessions) =
         (SwitchPolicy::default(), StorePolicy::default(), SessionPolicy::default());
-    let Budget { base, adapters, kv, scratch, total } = document.budget;
+    let budget = document.budget;
     Ok(RawLocalPolicy {
-        budget: BudgetPolicy { base, adapters, kv, scratch, total },
+        budget: BudgetPolicy {
+            base: budget.base_bytes,
+            adapters: budget.adapters_bytes,
+            kv: budget.kv_bytes,
+            scratch: budget.scratch_bytes,
+            total: budget.total_bytes,
+        },
         trust: trust(&document.trust)?,
         keys: keys(&document.trust.keys)?,
         switch: SwitchPolicy {
@@ -142,11 +148,11 @@ pub(super) fn raw_from_toml(text: &str, limits: &Limits) -> Result<RawLocalPolic
 /// Checks bounds, and how the parameters of trust agree.
 pub(super) fn check(raw: &RawLocalPolicy) -> Result<(), PolicyError> {
     for (field, found) in [
-        ("budget.base", raw.budget.base),
-        ("budget.adapters", raw.budget.adapters),
-        ("budget.kv", raw.budget.kv),
-        ("budget.scratch", raw.budget.scratch),
-        ("budget.total", raw.budget.total),
+        ("budget.base_bytes", raw.budget.base),
+        ("budget.adapters_bytes", raw.budget.adapters),
+        ("budget.kv_bytes", raw.budget.kv),
+        ("budget.scratch_bytes", raw.budget.scratch),
+        ("budget.total_bytes", raw.budget.total),
     ] {
         within(field, found.unwrap_or(1), 1, MAX_BUDGET)?;
     }

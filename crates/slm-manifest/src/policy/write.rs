@@ -29,11 +29,11 @@ fn value(raw: &RawLocalPolicy, parameter: &Parameter) -> Option<String> {
     let text = |text: &str| Some(format!("\"{text}\""));
     let number = |number: u64| Some(number.to_string());
     match parameter.path {
-        "budget.base" => raw.budget.base.and_then(number),
-        "budget.adapters" => raw.budget.adapters.and_then(number),
-        "budget.kv" => raw.budget.kv.and_then(number),
-        "budget.scratch" => raw.budget.scratch.and_then(number),
-        "budget.total" => raw.budget.total.and_then(number),
+        "budget.base_bytes" => raw.budget.base.and_then(number),
+        "budget.adapters_bytes" => raw.budget.adapters.and_then(number),
+        "budget.kv_bytes" => raw.budget.kv.and_then(number),
+        "budget.scratch_bytes" => raw.budget.scratch.and_then(number),
+        "budget.total_bytes" => raw.budget.total.and_then(number),
         "trust.rule" => text(match raw.trust.rule {
             TrustRule::None => "none",
             TrustRule::Signed => "signed",

@@ -4,6 +4,9 @@ use core::fmt;
 
 use slm_format::Digest;
 
+use super::MAX_FILE_BYTES;
+use super::text::UNTRUSTED;
+
 /// What kind of document is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DocumentKind {
@@ -52,6 +55,17 @@ impl SignedDocument {
     /// ```
     pub fn comment(&self, seconds: u64) -> String {
         format!("timestamp:{seconds}\t{self}")
+    }
+
+    /// The document that the untrusted comment of a signature's file names: a claim, to find signatures by. Verification decides.
+    ///
+    /// Looks at the first line alone, so that anything that is no signature is passed over at once.
+    pub fn claimed_by(file: &[u8]) -> Option<SignedDocument> {
+        if file.len() > MAX_FILE_BYTES {
+            return None;
+        }
+        let line = file.strip_prefix(UNTRUSTED.as_bytes())?.split(|&byte| byte == b'\n').next()?;
+        SignedDocument::in_comment(core::str::from_utf8(line).ok()?)
     }
 
     /// The document that a trusted comment names: its first field that is one.

@@ -93,8 +93,21 @@ impl Signature {
         SignedDocument::in_comment(&self.trusted_comment)
     }
 
-    /// The file that `minisign -x` takes.
+    /// The file that `minisign -x` takes. Its untrusted comment says what the trusted one names.
     pub fn to_document(&self) -> String {
+        match self.names() {
+            Some(document) => self.to_document_of(document),
+            None => self.document(&format!("signature by the key {}", self.key)),
+        }
+    }
+
+    /// As [`Signature::to_document`], with an untrusted comment that names `document`: so does a store keep a signature whose trusted comment
+    /// names nothing. [`SignedDocument::claimed_by`] finds it again.
+    pub fn to_document_of(&self, document: SignedDocument) -> String {
+        self.document(&format!("signature\t{document}"))
+    }
+
+    fn document(&self, untrusted: &str) -> String {
         let mut bytes = match self.prehash {
             Prehash::None => b"Ed".to_vec(),
             Prehash::Blake2b512 => b"ED".to_vec(),
@@ -102,8 +115,7 @@ impl Signature {
         bytes.extend(self.key.to_bytes());
         bytes.extend(self.signature);
         format!(
-            "{UNTRUSTED}signature by the key {}\n{}\n{TRUSTED}{}\n{}\n",
-            self.key,
+            "{UNTRUSTED}{untrusted}\n{}\n{TRUSTED}{}\n{}\n",
             text::encode(&bytes),
             self.trusted_comment,
             text::encode(&self.comment_signature)

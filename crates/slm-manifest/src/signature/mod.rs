@@ -33,15 +33,11 @@ mod text;
 use core::fmt;
 use core::str::FromStr;
 
-use slm_format::Digest;
-
 pub use comment::{DocumentKind, SignedDocument};
 pub use detached::{Prehash, Signature};
 pub use error::{FileKind, SignatureError};
 pub use public::PublicKey;
 pub use secret::{SECRET_KEY_RANDOM_BYTES, SecretKey, SecretKeyFile};
-
-use crate::name::Name;
 
 /// Most bytes of a key file or a signature.
 pub const MAX_FILE_BYTES: usize = 16 << 10;
@@ -96,21 +92,4 @@ impl FromStr for KeyId {
             _ => Err(SignatureError::KeyId { found: text.chars().take(80).collect() }),
         }
     }
-}
-
-/// The name under which a store keeps the signature of the document `signed` by the key `key`.
-///
-/// ```
-/// use slm_format::Digest;
-/// use slm_manifest::signature::index_name;
-///
-/// let name = index_name(Digest::of(b""), "8D8E569AF1735CB7".parse().unwrap());
-/// assert_eq!(
-///     name.as_str(),
-///     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.8d8e569af1735cb7"
-/// );
-/// ```
-pub fn index_name(signed: Digest, key: KeyId) -> Name {
-    let key = key.to_string().to_ascii_lowercase();
-    format!("{}.{key}", signed.hex()).parse().expect("BUG: two hexadecimal numbers are no name")
 }
