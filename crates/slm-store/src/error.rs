@@ -41,7 +41,7 @@ pub enum StoreError {
         found: Digest,
     },
     /// A blob that the store's own record needs is gone.
-    #[error("blob {digest} is missing, and the active generation needs it")]
+    #[error("blob {digest} is missing, and the store needs it")]
     BlobMissing {
         /// The digest.
         digest: Digest,

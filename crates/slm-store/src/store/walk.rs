@@ -120,11 +120,10 @@ impl<'a, S: Storage> Walk<'a, S> {
         };
         let Slots { current, other, .. } = slots;
         if current.sequence > 0 {
-            match self.store.active() {
-                Ok(_) => {}
-                Err(error) => (self.told)(Place::Active, error)?,
-            }
-            self.chain(current.generation, keep, true)?;
+            let read = self.store.active().map(|_| ());
+            let told = read.is_err();
+            read.or_else(|error| (self.told)(Place::Active, error))?;
+            self.chain(current.generation, keep, told)?;
         }
         // The other slot is in force should the current one be lost.
         match other {
@@ -155,18 +154,18 @@ impl<'a, S: Storage> Walk<'a, S> {
         Ok(())
     }
 
-    fn chain(&mut self, first: Digest, keep: usize, current: bool) -> Result<(), StoreError> {
+    /// `told` says that what is wrong with the first was told of already.
+    fn chain(&mut self, first: Digest, keep: usize, told: bool) -> Result<(), StoreError> {
         let mut next = Some(first);
         for nth in 0..keep.max(1) {
             let Some(digest) = next else { return Ok(()) };
             let generation = match self.store.generation(digest) {
                 Ok(generation) => generation,
-                // Removed by an earlier gc; the first one of the current chain was told of as the active record.
+                // Removed by an earlier gc.
                 Err(StoreError::NotFound { .. }) => return Ok(()),
                 Err(error) => {
                     self.needed.insert(digest);
-                    let told_of = nth == 0 && current;
-                    return if told_of {
+                    return if nth == 0 && told {
                         Ok(())
                     } else {
                         (self.told)(Place::Generation(digest), error)
