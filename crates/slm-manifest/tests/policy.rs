@@ -1,6 +1,6 @@
 //! The local policy: the table of its parameters is true, and none of them can come in a package.
 
-#[allow(dead_code, reason = "what other tests bend with")]
+#[allow(dead_code, unreachable_pub, reason = "shared by test files")]
 mod common;
 
 use slm_format::{Coded, Limits};

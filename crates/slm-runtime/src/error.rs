@@ -12,6 +12,7 @@ use slm_quant::QuantError;
 use slm_store::StoreError;
 
 use crate::chat::ChatError;
+use crate::runtime::ShareError;
 use crate::tokenizer::TokenizerError;
 
 /// Any error of this crate. [`Coded::code`] gives the stable code, [`Coded::class`] who is at fault.
@@ -72,6 +73,9 @@ pub enum RuntimeError {
     /// A request to a session cannot be served.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// A composition cannot be shared, or a package is refused.
+    #[error(transparent)]
+    Share(#[from] ShareError),
 }
 
 impl RuntimeError {
@@ -95,6 +99,7 @@ impl RuntimeError {
             RuntimeError::Model(e) => e,
             RuntimeError::Activation(e) => e,
             RuntimeError::Request(e) => e,
+            RuntimeError::Share(e) => e,
         }
     }
 }

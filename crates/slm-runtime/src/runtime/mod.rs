@@ -14,6 +14,7 @@ mod adapter_file;
 mod compose;
 mod import;
 mod resident;
+mod share;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,6 +31,7 @@ pub use adapter_file::{read_adapter, write_adapter};
 pub use compose::StackEntry;
 pub use import::ResolvedAdapter;
 use resident::Resident;
+pub use share::{FileBytes, LayoutReader, LayoutWriter, ShareError, Shared, Unpacked, media_type};
 
 /// What a caller calls a base, an adapter or a composition.
 #[derive(Debug, Clone, PartialEq)]
