@@ -51,7 +51,7 @@ mod store;
 pub use audit::{AuditRecord, LogProblem, Operation, Outcome, Stage};
 pub use error::StoreError;
 #[cfg(feature = "fs")]
-pub use fs::{FsBlob, FsFile, FsStorage, map_file};
+pub use fs::{FsBlob, FsFile, FsLock, FsStorage, map_file};
 pub use mem::{MemFile, MemLease, MemLock, MemStorage};
 pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};

@@ -2,113 +2,15 @@
 
 mod common;
 
-use common::{NOW, activate, assert_clean, import, intent, manifest, nothing_more, rollback};
-use slm_format::{Coded as _, Digest, ErrorClass};
+use common::commands::{COMMANDS, Command, State, check, prepare, state};
+use common::{NOW, activate, assert_clean, manifest};
+use slm_format::{Coded as _, ErrorClass};
 use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
-use slm_store::{
-    Change, GcOptions, MemStorage, NameKind, NameRecord, Operation, Storage, Store, StoreError,
-};
+use slm_store::{MemStorage, Storage, Store};
 
-/// A command: what one process does under one lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Command {
-    Put,
-    Import,
-    AdapterImport,
-    ReplaceName,
-    Compose,
-    Activate,
-    Rollback,
-    Deactivate,
-    RemoveName,
-    Record,
-    Gc,
-}
-
-const COMMANDS: [Command; 11] = [
-    Command::Put,
-    Command::Import,
-    Command::AdapterImport,
-    Command::ReplaceName,
-    Command::Compose,
-    Command::Activate,
-    Command::Rollback,
-    Command::Deactivate,
-    Command::RemoveName,
-    Command::Record,
-    Command::Gc,
-];
-
-/// What a command is meant to change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct State {
-    active: Option<Digest>,
-    names: Vec<(String, NameRecord)>,
-    /// The blobs that something needs.
-    needed: Vec<Digest>,
-    /// The blob of [`Command::Put`], which nothing needs.
-    put: bool,
-}
-
-const PUT: &[u8] = b"a blob that nothing names";
-
-impl Command {
-    fn run<S: Storage>(self, store: &Store<S>) -> Result<(), StoreError> {
-        let lock = &mut store.lock_at(NOW)?;
-        match self {
-            Command::Put => store.put_bytes(lock, PUT).map(|_| ()),
-            Command::Import => import(store, lock, NameKind::Base, "new", b"new base").map(|_| ()),
-            Command::AdapterImport => {
-                import(store, lock, NameKind::Adapter, "new", &[9; 3000]).map(|_| ())
-            }
-            Command::ReplaceName => {
-                import(store, lock, NameKind::Adapter, "adapter", b"another").map(|_| ())
-            }
-            Command::Compose => {
-                let bytes = manifest(b"base", &[&[0; 100], &[1; 100]]).to_canonical_json();
-                import(store, lock, NameKind::Composition, "new", &bytes).map(|_| ())
-            }
-            Command::Activate => {
-                for bytes in [[1; 100], [2; 100]] {
-                    store.put_bytes(lock, &bytes)?;
-                }
-                activate(store, lock, &manifest(b"base", &[&[1; 100], &[2; 100]])).map(|_| ())
-            }
-            Command::Rollback => rollback(store, lock).map(|_| ()),
-            Command::Deactivate => activate(store, lock, &manifest(b"base", &[])).map(|_| ()),
-            Command::RemoveName => {
-                let pending = store.begin(lock, intent(Operation::RemoveName))?;
-                let (kind, name) = (NameKind::Composition, "composition".parse().unwrap());
-                pending.stage(Change::RemoveName { kind, name })?.commit().map(|_| ())
-            }
-            Command::Record => {
-                store.begin(lock, intent(Operation::Sign))?.refuse(&StoreError::Busy)
-            }
-            Command::Gc => {
-                let options = GcOptions { keep_generations: 2, ..GcOptions::new(NOW) };
-                store.gc(lock, &options, &mut nothing_more).map(|_| ())
-            }
-        }
-    }
-}
-
-/// Three generations, one name of each kind, some blobs that nothing needs, and a file that a dead writer left aside.
 fn prepared() -> MemStorage {
     let storage = MemStorage::new();
-    let store = Store::open(storage.clone()).unwrap();
-    let lock = &mut store.lock_at(NOW).unwrap();
-    import(&store, lock, NameKind::Base, "base", b"base").unwrap();
-    import(&store, lock, NameKind::Adapter, "adapter", &[0; 100]).unwrap();
-    for number in 1..4 {
-        store.put_bytes(lock, &[number; 100]).unwrap();
-        activate(&store, lock, &manifest(b"base", &[&[number; 100]])).unwrap();
-    }
-    let bytes = manifest(b"base", &[&[0; 100]]).to_canonical_json();
-    import(&store, lock, NameKind::Composition, "composition", &bytes).unwrap();
-    for garbage in [b"one", b"two"] {
-        store.put_bytes(lock, garbage).unwrap();
-    }
-    storage.insert("tmp/0", b"left aside");
+    prepare(&open(storage.clone()));
     storage
 }
 
@@ -118,51 +20,6 @@ fn copy(storage: &MemStorage) -> MemStorage {
         copy.insert(&path, &storage.open(&path).unwrap().unwrap());
     }
     copy
-}
-
-fn state<S: Storage>(store: &Store<S>, context: &str) -> State {
-    let report = assert_clean(store, context);
-    let mut names = Vec::new();
-    for kind in [NameKind::Base, NameKind::Adapter, NameKind::Composition] {
-        for (name, record) in store.names(kind).unwrap() {
-            names.push((format!("{kind} {name}"), record.unwrap()));
-        }
-    }
-    State {
-        active: store.active().unwrap().map(|active| active.generation),
-        names,
-        needed: store.blobs().unwrap().filter(|blob| !report.unneeded.contains(blob)).collect(),
-        put: store.has_blob(Digest::of(PUT)).unwrap(),
-    }
-}
-
-/// What gc took away is needed by nothing that `verify` walks to: only the history behind is shorter.
-fn is_one_of(found: &State, states: &[&State], command: Command) -> bool {
-    states.iter().any(|state| match command {
-        Command::Gc => found.active == state.active && found.names == state.names,
-        // The blob may be there before the command says so; nothing needs it.
-        Command::Put => State { put: state.put, ..found.clone() } == **state,
-        _ => found == *state,
-    })
-}
-
-/// Everything that must hold of what is found after a command was broken off.
-fn check<S: Storage>(store: &Store<S>, command: Command, states: &[&State], context: &str) {
-    drop(store.lock_at(NOW).expect(context));
-    let found = state(store, context);
-    assert!(is_one_of(&found, states, command), "{context}: {found:?} is none of {states:?}");
-    let report = store.audit().expect(context);
-    assert_eq!(report.torn_tail, 0, "{context}");
-    assert!(report.records.last().is_none_or(|record| !record.is_open()), "{context}");
-    assert_eq!(store.storage().list("tmp").unwrap(), Vec::<String>::new(), "{context}");
-    // The next command works: the same, then another; and gc leaves nothing that nothing needs.
-    if command != Command::Rollback {
-        command.run(store).expect(context);
-    }
-    Command::Import.run(store).expect(context);
-    Command::Activate.run(store).expect(context);
-    Command::Gc.run(store).expect(context);
-    assert_eq!(assert_clean(store, context).unneeded, [], "{context}");
 }
 
 fn open<S: Storage>(storage: S) -> Store<S> {

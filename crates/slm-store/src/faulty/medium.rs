@@ -66,6 +66,9 @@ pub(super) struct Content {
     unsynced: Vec<Change>,
 }
 
+/// How it came about, for messages, and the bytes.
+type ContentState = (String, Vec<u8>);
+
 #[derive(Debug, Clone)]
 enum Change {
     Write { offset: usize, bytes: Vec<u8> },
@@ -162,7 +165,7 @@ impl Medium {
                 (path, states)
             })
             .collect();
-        let contents: Vec<(usize, Vec<(String, Vec<u8>)>)> = self
+        let contents: Vec<(usize, Vec<ContentState>)> = self
             .contents
             .iter()
             .enumerate()
@@ -236,9 +239,8 @@ impl Content {
 
     /// Every state that is considered, the synced one first, the newest last: changes lost from some point on, the last of them torn at
     /// several places, earlier ones lost while later ones arrived, the length arrived and the bytes not.
-    fn states(&self) -> Vec<(String, Vec<u8>)> {
-        let mut states: Vec<(String, Vec<u8>)> =
-            vec![("as synced".to_owned(), self.synced.clone())];
+    fn states(&self) -> Vec<ContentState> {
+        let mut states: Vec<ContentState> = vec![("as synced".to_owned(), self.synced.clone())];
         let mut before = self.synced.clone();
         for (at, change) in self.unsynced.iter().enumerate() {
             let len = change.len();

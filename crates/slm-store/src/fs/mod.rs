@@ -55,6 +55,20 @@ const LEASE_LOOKS: usize = 1_000;
 #[derive(Debug)]
 pub struct FsFile(File);
 
+/// The lock on a store's folder, or a lease on one of its files: the system's lock on an open file.
+///
+/// Dropping it gives the lock back in so many words. Closing the file alone would leave it with a child process that was just forked,
+/// until that runs its own program.
+#[derive(Debug)]
+pub struct FsLock(File);
+
+impl Drop for FsLock {
+    fn drop(&mut self) {
+        // The file is closed next, which gives it back too.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Maps a file that is in no store, such as a model given by path; symbolic links are followed.
 ///
 /// The file must not be written to or cut while it is mapped: reads may then see other bytes, or the system may end the process.
@@ -165,8 +179,8 @@ impl FsStorage {
 impl Storage for FsStorage {
     type Blob = FsBlob;
     type File = FsFile;
-    type Lock = File;
-    type Lease = File;
+    type Lock = FsLock;
+    type Lease = FsLock;
 
     fn open(&self, path: &str) -> Result<Option<FsBlob>, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(None) };
@@ -292,31 +306,28 @@ impl Storage for FsStorage {
 
     fn remove_unleased(&self, path: &str) -> Result<bool, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(true) };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(false),
-            Err(TryLockError::Error(error)) => return Err(StoreError::io(path, &error)),
-        }
+        let Some(_lock) = lock(file, path)? else { return Ok(false) };
         // Still locked while the name goes: whoever takes a lease meanwhile finds the file without a name.
         self.remove(path).map(|()| true)
     }
 
     fn is_leased(&self, path: &str) -> Result<bool, StoreError> {
         let Some(file) = self.open_file(path)? else { return Ok(false) };
-        match file.try_lock() {
-            Ok(()) => Ok(false),
-            Err(TryLockError::WouldBlock) => Ok(true),
-            Err(TryLockError::Error(error)) => Err(StoreError::io(path, &error)),
-        }
+        Ok(lock(file, path)?.is_none())
     }
 
-    fn lease(&self, path: &str) -> Result<Option<File>, StoreError> {
+    fn lease(&self, path: &str) -> Result<Option<FsLock>, StoreError> {
         for _ in 0..LEASE_LOOKS {
             let Some(file) = self.open_file(path)? else { return Ok(None) };
             match file.try_lock_shared() {
-                Ok(()) if self.is_at(&file, path)? => return Ok(Some(file)),
+                Ok(()) => {
+                    let lease = FsLock(file);
+                    if self.is_at(&lease.0, path)? {
+                        return Ok(Some(lease));
+                    }
+                }
                 // Somebody replaces or removes the file, or just looks whether it is leased: it holds the lock for one call.
-                Ok(()) | Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
                 Err(TryLockError::Error(error)) => return Err(StoreError::io(path, &error)),
             }
         }
@@ -327,16 +338,20 @@ impl Storage for FsStorage {
         sync_folder(&self.resolve(dir)?).map_err(|error| StoreError::io(dir, &error))
     }
 
-    fn try_lock(&self) -> Result<Option<File>, StoreError> {
+    fn try_lock(&self) -> Result<Option<FsLock>, StoreError> {
         self.make_dir(layout::ROOT)?;
         let full = self.resolve(layout::LOCK)?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(full);
-        let file = file.map_err(|error| StoreError::io(layout::LOCK, &error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(StoreError::io(layout::LOCK, &error)),
-        }
+        lock(file.map_err(|error| StoreError::io(layout::LOCK, &error))?, layout::LOCK)
+    }
+}
+
+/// The exclusive lock on `file`, unless somebody has one.
+fn lock(file: File, path: &str) -> Result<Option<FsLock>, StoreError> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(FsLock(file))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(StoreError::io(path, &error)),
     }
 }
 

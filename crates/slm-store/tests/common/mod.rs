@@ -1,6 +1,8 @@
 //! What several test files use.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod commands;
+
 use slm_format::Digest;
 use slm_manifest::{
     AdapterEntry, AdapterId, BaseId, CompositionId, Manifest, Provenance, RawManifest, RuntimeTag,
