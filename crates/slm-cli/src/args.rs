@@ -86,6 +86,22 @@ pub(crate) enum Command {
     Status,
     /// The chain of generations, newest first
     History,
+    /// The log of all operations, verified
+    Audit,
+    /// Compare everything in the store with what it promises
+    Verify {
+        /// Hash every blob, also the large ones
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Remove what neither a name nor a kept generation needs
+    Gc {
+        /// Generations to keep [default: the policy's, 10]
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+        keep: Option<u64>,
+    },
+    /// What a composition needs in memory, beside what it then takes
+    Plan(PlanArgs),
     /// Generate text
     Run(RunArgs),
     /// Talk with a model that has a chat template
@@ -347,6 +363,20 @@ pub(crate) struct LogitsArgs {
     /// Write all logits as safetensors: `logits`, F32 [positions, vocabulary]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Which model
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// How it runs
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Positions of the cache [default: the model's context]
+    #[arg(long)]
+    pub(crate) positions: Option<u32>,
     /// Which model
     #[command(flatten)]
     pub(crate) model: ModelArgs,

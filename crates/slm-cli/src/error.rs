@@ -65,6 +65,15 @@ pub(crate) enum CliError {
         /// What it is not.
         reason: &'static str,
     },
+    /// The local policy is wrong.
+    #[error("the local policy: {0}")]
+    Policy(#[from] slm_manifest::PolicyError),
+    /// The store does not hold what it promises; what is broken was printed.
+    #[error("{n} things in the store are broken")]
+    Unclean {
+        /// How many.
+        n: usize,
+    },
     /// The program panicked.
     #[error("BUG: {what}")]
     Panic {
@@ -114,6 +123,8 @@ impl Coded for CliError {
             CliError::Missing { .. } => "option-missing",
             CliError::Value { .. } => "option-value",
             CliError::Format { .. } => "unknown-format",
+            CliError::Policy(error) => error.code(),
+            CliError::Unclean { .. } => "store-unclean",
             CliError::Panic { .. } => "panic",
             CliError::Disagree { .. } => "bench-disagree",
         }
@@ -129,6 +140,8 @@ impl Coded for CliError {
             | CliError::Missing { .. }
             | CliError::Value { .. } => ErrorClass::Usage,
             CliError::Format { .. } => ErrorClass::Refused,
+            CliError::Policy(error) => error.class(),
+            CliError::Unclean { .. } => ErrorClass::Damaged,
             CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
         }
     }

@@ -8,6 +8,7 @@ use slm_format::{Coded, ErrorClass};
 use slm_manifest::{Activations, ExecutionProfile, KvType, Name};
 use slm_overlay::peft::{BindingReport, TouchedTensor};
 use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
+use slm_runtime::budget::{Budgets, MemoryPlan, Workload};
 use slm_runtime::load::{Base, HfFiles};
 use slm_runtime::runtime::{Reference, ResolvedAdapter};
 use slm_runtime::{Composition, Engine, Runtime};
@@ -116,6 +117,25 @@ pub(crate) fn composition(
         stack.push((file_name(path), Arc::new(bound), weight));
     }
     Ok(Arc::new(Composition::new(base, stack)?))
+}
+
+/// Refuses a session that would not fit in the budgets of the store's policy, before anything of it is allocated. A model that is no store's has
+/// no policy.
+pub(crate) fn check_budget(
+    world: &World,
+    args: &ModelArgs,
+    composition: &Composition,
+    engine: &Engine,
+    profile: &ExecutionProfile,
+    work: Workload,
+) -> Result<(), CliError> {
+    if args.model.is_some() {
+        return Ok(());
+    }
+    let plan = MemoryPlan::of_session(composition, profile, engine.exec.n_workers(), work)?;
+    Ok(Budgets::from(world.policy()?.budget)
+        .check(&plan)
+        .map_err(slm_runtime::RuntimeError::from)?)
 }
 
 /// Text that names a composition, or the manifest file of that path. A name of the store comes before a file, unless the text is a path

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use slm_format::Limits;
+use slm_manifest::Name;
+use slm_manifest::policy::LocalPolicy;
 use slm_runtime::{Engine, Runtime};
 use slm_store::{FsBlob, FsStorage, Store, map_file};
 
@@ -33,7 +35,17 @@ impl World {
         if let Ok(Some(fault)) = store.slot_fault() {
             self.output.note(&format!("warning: {fault}; going on with the other record"));
         }
-        Ok(Runtime::new(store, engine, LIMITS))
+        let policy = self.policy()?;
+        Ok(Runtime::with_policy(store, engine, LIMITS, policy).acting_for(actor()))
+    }
+
+    /// The rules of this store's owner: `policy.toml` in its folder, the defaults where there is none.
+    pub(crate) fn policy(&self) -> Result<LocalPolicy, CliError> {
+        let path = self.store_path()?.join("policy.toml");
+        match read_if_there(&path)? {
+            Some(bytes) => Ok(LocalPolicy::from_toml(&text(bytes, &path)?, &LIMITS)?),
+            None => Ok(LocalPolicy::default()),
+        }
     }
 
     /// `--store`, then `$SLM_STORE`, then the platform's data folder.
@@ -46,6 +58,11 @@ impl World {
         }
         dirs::data_dir().map(|dir| dir.join("slm")).ok_or(CliError::Missing { option: "--store" })
     }
+}
+
+/// Who the log shall name: the user, where the environment tells and the name can be one.
+fn actor() -> Option<Name> {
+    std::env::var("USER").ok()?.parse().ok()
 }
 
 /// Now, as RFC 3339 in UTC.

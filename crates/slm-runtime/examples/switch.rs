@@ -27,7 +27,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     // load_base: opened, checked and hashed, then stored under a name.
     let bytes = std::sync::Arc::new(TINY_Q8_0);
     let base = Base::open(bytes, &limits, engine.kernels, &*engine.exec)?;
-    let imported = runtime.load_base(&base, &"tiny".parse()?, false)?;
+    let imported = runtime.load_base(&base, &"tiny".parse()?, now, false)?;
     println!("base         {}", imported.base);
     drop(base);
 
@@ -37,7 +37,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("python", TINY_PYTHON_CONFIG, TINY_PYTHON_WEIGHTS),
     ] {
         let read = |shape: &BaseShape| peft(config, weights, shape);
-        let adapter = runtime.load_adapter(&read, "tiny", &name.parse()?, false)?;
+        let adapter = runtime.load_adapter(&read, "tiny", &name.parse()?, now, false)?;
         println!("adapter      {} {name}", adapter.adapter);
     }
 
@@ -66,9 +66,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_ne!(logits(&runtime)?, under_pair);
 
     // rollback: generation by generation, to the same bits.
-    assert_eq!(runtime.rollback()?.composition, pair.composition);
+    assert_eq!(runtime.rollback(now)?.composition, pair.composition);
     assert_eq!(logits(&runtime)?, under_pair);
-    assert_eq!(runtime.rollback()?.composition, bare.composition);
+    assert_eq!(runtime.rollback(now)?.composition, bare.composition);
     assert_eq!(logits(&runtime)?, before);
 
     // The weights in memory are what they were: hashing them again gives the same identity.

@@ -6,11 +6,12 @@ use slm_format::safetensors::SafeTensorsError;
 use slm_format::{Coded, ContentHash, Digest, DigestError, Encoding, ErrorClass};
 use slm_kv::KvError;
 use slm_manifest::config::ConfigError;
-use slm_manifest::{AdapterId, BaseId, ManifestError, NameError, TokenizerId};
+use slm_manifest::{AdapterId, BaseId, ManifestError, NameError, TokenizerId, TrustError};
 use slm_overlay::OverlayError;
 use slm_quant::QuantError;
 use slm_store::StoreError;
 
+use crate::budget::BudgetError;
 use crate::chat::ChatError;
 use crate::runtime::ShareError;
 use crate::tokenizer::TokenizerError;
@@ -73,6 +74,15 @@ pub enum RuntimeError {
     /// A request to a session cannot be served.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// More memory would be needed than the caller allows.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    /// A switch or a generation has to wait for another.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// The local policy does not trust a manifest.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// A composition cannot be shared, or a package is refused.
     #[error(transparent)]
     Share(#[from] ShareError),
@@ -99,6 +109,9 @@ impl RuntimeError {
             RuntimeError::Model(e) => e,
             RuntimeError::Activation(e) => e,
             RuntimeError::Request(e) => e,
+            RuntimeError::Budget(e) => e,
+            RuntimeError::Switch(e) => e,
+            RuntimeError::Trust(e) => e,
             RuntimeError::Share(e) => e,
         }
     }
@@ -403,6 +416,57 @@ impl Coded for ActivationError {
     }
 }
 
+/// A switch and generations that are in each other's way. Nothing was changed; trying again later may succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// Generations run, and the policy is to reject a switch then.
+    #[error("{running} generations are running, and the policy is to reject a switch then")]
+    Running {
+        /// How many.
+        running: u64,
+    },
+    /// Generations did not end while the switch waited for them.
+    #[error("{running} generations did not end while the switch waited for them")]
+    NotDrained {
+        /// How many were left.
+        running: u64,
+    },
+    /// A switch is on its way in this process.
+    #[error("a switch is on its way")]
+    Switching,
+    /// A staged switch was called off by its caller.
+    #[error("the switch was called off")]
+    Cancelled,
+}
+
+impl Coded for SwitchError {
+    fn code(&self) -> &'static str {
+        match self {
+            SwitchError::Running { .. } => "generation-running",
+            SwitchError::NotDrained { .. } => "drain-timeout",
+            SwitchError::Switching => "switch-running",
+            SwitchError::Cancelled => "switch-cancelled",
+        }
+    }
+
+    fn class(&self) -> ErrorClass {
+        ErrorClass::Busy
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            SwitchError::Running { .. } => {
+                "wait until they have ended, or set the policy to abort or drain"
+            }
+            SwitchError::NotDrained { .. } => "allow a longer wait, or set the policy to abort",
+            SwitchError::Switching => "try again when it is done",
+            SwitchError::Cancelled => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
 /// Why a session cannot serve a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -454,6 +518,14 @@ pub enum RequestError {
         /// What it must be.
         expected: &'static str,
     },
+    /// A profile whose parts exclude each other.
+    #[error("{setting} cannot be combined with {with}")]
+    Profile {
+        /// The setting that gives way.
+        setting: &'static str,
+        /// The setting it contradicts.
+        with: &'static str,
+    },
     /// The text to evaluate is too short.
     #[error("the text has {tokens} tokens; a window of at least two is needed")]
     TextTooShort {
@@ -471,6 +543,7 @@ impl Coded for RequestError {
             RequestError::MixedStep { .. } => "mixed-step",
             RequestError::NonFiniteLogit { .. } => "non-finite-logit",
             RequestError::Sampling { .. } => "sampling-range",
+            RequestError::Profile { .. } => "profile-contradicts",
             RequestError::TextTooShort { .. } => "text-too-short",
         }
     }

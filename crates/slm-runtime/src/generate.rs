@@ -33,6 +33,8 @@ pub enum Stop {
     ContextFull,
     /// The caller said so.
     Cancelled,
+    /// Another composition was made active, and the policy is to end what runs.
+    Switched,
 }
 
 impl Stop {
@@ -43,6 +45,7 @@ impl Stop {
             Stop::MaxTokens => "max-tokens",
             Stop::ContextFull => "context-full",
             Stop::Cancelled => "cancelled",
+            Stop::Switched => "switched",
         }
     }
 }
@@ -51,6 +54,8 @@ impl Stop {
 /// chosen. `history` are the tokens the session has seen, for the repeat penalty.
 ///
 /// The same session position, seed and settings give the same tokens, however the prompt was split.
+///
+/// A session by itself: no switch waits for it or ends it. [`crate::runtime::Generation::generate`] is the same under a runtime's rules.
 ///
 /// # Errors
 /// As [`Session::advance`]; settings out of range.
@@ -63,14 +68,43 @@ pub fn generate(
     on_prefill: &mut dyn FnMut(),
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<(Vec<u32>, Stop), RuntimeError> {
+    generate_while(
+        &|| true,
+        session,
+        engine_kernels,
+        history,
+        prompt,
+        options,
+        on_prefill,
+        on_token,
+    )
+}
+
+/// As [`generate`], for as long as `may_run` says so before each pass.
+pub(crate) fn generate_while(
+    may_run: &dyn Fn() -> bool,
+    session: &mut Session,
+    engine_kernels: slm_quant::Kernels,
+    history: &[u32],
+    prompt: &[u32],
+    options: &GenerateOptions,
+    on_prefill: &mut dyn FnMut(),
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<(Vec<u32>, Stop), RuntimeError> {
     options.sampling.check()?;
+    let mut generated = Vec::new();
+    if !may_run() {
+        return Ok((generated, Stop::Switched));
+    }
     let mut seen = [history, prompt].concat();
     let mut logits = session.advance(prompt, options.chunk)?;
     on_prefill();
-    let mut generated = Vec::new();
     loop {
         if generated.len() >= options.max_tokens {
             return Ok((generated, Stop::MaxTokens));
+        }
+        if !may_run() {
+            return Ok((generated, Stop::Switched));
         }
         let token =
             sample(&logits, &options.sampling, session.position() as u64, &seen, engine_kernels);

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slm_kv::{KvCache, KvGeometry};
-use slm_manifest::{Activations, ExecutionId, ExecutionProfile};
+use slm_manifest::{Activations, ExecutionId, ExecutionProfile, KvType};
 use slm_quant::{Executor, Kernels};
 
+use crate::budget::{BudgetError, Component};
 use crate::composition::Composition;
 use crate::error::{RequestError, RuntimeError};
 use crate::graph::{Lane, Overlays, Pass, Rope, Scratch, Wanted};
 
 /// Positions per page of the cache.
-const PAGE_LEN: u32 = 64;
+pub(crate) const PAGE_LEN: u32 = 64;
 
 /// How a session runs; none of it changes a bit.
 #[derive(Clone)]
@@ -49,6 +50,7 @@ pub struct Session {
     cache: KvCache,
     scratch: Scratch,
     context_length: u32,
+    kv_budget: Option<u64>,
 }
 
 impl std::fmt::Debug for Session {
@@ -76,12 +78,16 @@ impl Session {
     /// The cache's pages are allocated as positions are used, up to the profile's context length or the model's.
     ///
     /// # Errors
-    /// A cache geometry that overflows.
+    /// `profile-contradicts` for f32 activations over an f16 cache: f32 implies an f32 cache; a cache geometry that overflows.
     pub fn new(
         composition: Arc<Composition>,
         profile: ExecutionProfile,
         engine: Engine,
     ) -> Result<Session, RuntimeError> {
+        if (profile.activations, profile.kv) == (Activations::F32, KvType::F16) {
+            let (setting, with) = ("an f16 cache", "f32 activations");
+            return Err(RequestError::Profile { setting, with }.into());
+        }
         let base = composition.base();
         let config = base.config();
         let execution = composition.execution_id(&profile);
@@ -103,12 +109,23 @@ impl Session {
             cache,
             scratch: Scratch::default(),
             context_length,
+            kv_budget: None,
         })
+    }
+
+    /// Bounds the bytes that the cache's pages may have; `None` leaves only the context length.
+    pub fn set_kv_budget(&mut self, bytes: Option<u64>) {
+        self.kv_budget = bytes;
     }
 
     /// What this session runs.
     pub fn composition(&self) -> &Arc<Composition> {
         &self.composition
+    }
+
+    /// How it runs where that changes bits.
+    pub fn profile(&self) -> &ExecutionProfile {
+        &self.profile
     }
 
     /// The key of this session's bits.
@@ -190,14 +207,10 @@ impl Session {
     /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing.
     ///
     /// # Errors
-    /// [`RequestError::ContextFull`]; no memory for the cache's pages.
+    /// [`RequestError::ContextFull`]; `over-budget-kv`; no memory for the cache's pages.
     pub fn reserve(&mut self, n_tokens: usize) -> Result<(), RuntimeError> {
         let needed = u64::from(self.cache.len()) + n_tokens as u64;
-        if needed > u64::from(self.context_length) {
-            return Err(
-                RequestError::ContextFull { needed, context_length: self.context_length }.into()
-            );
-        }
+        self.check_room(needed)?;
         self.cache.reserve(n_tokens as u32)?;
         let (kernels, n_workers) = (self.engine.kernels, self.engine.exec.n_workers());
         let config = self.composition.base().config();
@@ -327,9 +340,9 @@ impl Session {
         Ok(())
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), RequestError> {
+    fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
         if tokens.is_empty() {
-            return Err(RequestError::EmptyPrompt);
+            return Err(RequestError::EmptyPrompt.into());
         }
         let vocab_size = self.composition.base().config().vocab_size;
         if let Some(at) = tokens.iter().position(|&id| id >= vocab_size) {
@@ -337,11 +350,26 @@ impl Session {
                 id: tokens[at],
                 position: at as u64,
                 vocab_size,
-            });
+            }
+            .into());
         }
-        let needed = u64::from(self.cache.len()) + tokens.len() as u64;
-        if needed > u64::from(self.context_length) {
-            return Err(RequestError::ContextFull { needed, context_length: self.context_length });
+        self.check_room(u64::from(self.cache.len()) + tokens.len() as u64)
+    }
+
+    /// Whether so many positions may be held; before any page of them is made.
+    fn check_room(&self, positions: u64) -> Result<(), RuntimeError> {
+        let context_length = self.context_length;
+        if positions > u64::from(context_length) {
+            return Err(RequestError::ContextFull { needed: positions, context_length }.into());
+        }
+        if let Some(budget) = self.kv_budget {
+            let geometry = self.cache.geometry();
+            let position = geometry.bytes(self.profile.kv) / u64::from(context_length);
+            let in_pages = positions.next_multiple_of(u64::from(PAGE_LEN));
+            let needed = position * in_pages.min(u64::from(context_length));
+            if needed > budget {
+                return Err(BudgetError { component: Component::Kv, needed, budget }.into());
+            }
         }
         Ok(())
     }

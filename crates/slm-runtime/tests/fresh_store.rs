@@ -111,7 +111,7 @@ fn importing_again_gives_the_same_blobs<S: Medium>(storage: S) {
     assert_eq!(active_bits(&again), bits);
     // And once more in the same store: nothing changes.
     let files = again.store().storage().files();
-    let base = again.load_base(&tiny(), &name("tiny"), false).expect("an import");
+    let base = again.load_base(&tiny(), &name("tiny"), NOW, false).expect("an import");
     assert!(!base.changed);
     assert!(!common::import(&again, "kjv", "tiny").expect("an import").changed);
     assert!(!compose(&again, "pair", &PAIR).changed);
@@ -126,7 +126,7 @@ fn a_base_with_two_tokenizers<S: Medium>(storage: S) {
     assert_eq!(other.id(), tiny().id());
     assert_ne!(other.tokenizer_id(), tiny().tokenizer_id());
     let (first, stock) = stocked(storage);
-    let imported = first.load_base(&other, &name("other"), false).expect("an import");
+    let imported = first.load_base(&other, &name("other"), NOW, false).expect("an import");
     assert_eq!((imported.base, imported.tokenizer), (tiny().id(), other.tokenizer_id()));
     assert_ne!(imported.blob, stock.base.blob);
     let a = compose(&first, "a", &[("kjv", 1.0)]);
@@ -168,7 +168,7 @@ fn a_base_of_several_encodings<S: Medium>(storage: S) {
     let base = open(&bend.to_bytes()).expect("a base");
     assert_eq!(base.quantization().len(), 3);
     let fresh = runtime(storage);
-    fresh.load_base(&base, &name("mixed"), false).expect("an import");
+    fresh.load_base(&base, &name("mixed"), NOW, false).expect("an import");
     let composed = fresh.compose(&name("bare"), "mixed", &[], NOW, false).expect("a composition");
     let text = Reference::Text("bare".to_owned());
     let activation = fresh.activate_composition(&text, NOW).expect("active");

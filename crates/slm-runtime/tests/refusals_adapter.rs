@@ -88,7 +88,13 @@ fn load<S: Storage>(
     config: &[u8],
     weights: &[u8],
 ) -> Result<ImportedAdapter, RuntimeError> {
-    runtime.load_adapter(&|shape| resolve(config, weights, shape), "tiny", &name(as_name), false)
+    runtime.load_adapter(
+        &|shape| resolve(config, weights, shape),
+        "tiny",
+        &name(as_name),
+        NOW,
+        false,
+    )
 }
 
 fn an_adapter_that_does_not_fit_leaves_no_trace<S: Medium>(storage: S) {
@@ -134,6 +140,7 @@ fn an_adapter_that_does_not_fit_leaves_no_trace<S: Medium>(storage: S) {
                 &|shape| resolve(&config, weights, shape),
                 "tiny",
                 &name("kjv"),
+                NOW,
                 true,
             )
         });
@@ -148,7 +155,7 @@ fn an_adapter_that_does_not_fit_leaves_no_trace<S: Medium>(storage: S) {
 fn an_adapter_of_another_base_is_refused<S: Medium>(storage: S) {
     let (runtime, stock) = stocked(storage);
     runtime.activate_composition(&Reference::Text("bare".to_owned()), NOW).expect("active");
-    let other = runtime.load_base(&other_base(), &name("other"), false).expect("an import");
+    let other = runtime.load_base(&other_base(), &name("other"), NOW, false).expect("an import");
     let (config, weights) = adapter_files("kjv");
     // The file says which base it was made for.
     let bound_to = |base| {
@@ -159,14 +166,14 @@ fn an_adapter_of_another_base_is_refused<S: Medium>(storage: S) {
         }
     };
     untouched(&runtime, "adapter-base-mismatch", &|| {
-        runtime.load_adapter(&bound_to(other.base), "tiny", &name("new"), false)
+        runtime.load_adapter(&bound_to(other.base), "tiny", &name("new"), NOW, false)
     });
     runtime
-        .load_adapter(&bound_to(stock.base.base), "tiny", &name("new"), false)
+        .load_adapter(&bound_to(stock.base.base), "tiny", &name("new"), NOW, false)
         .expect("the twin");
     // Imported for the other base, it stacks on that one alone.
     let there = runtime
-        .load_adapter(&|shape| resolve(config, weights, shape), "other", &name("there"), false)
+        .load_adapter(&|shape| resolve(config, weights, shape), "other", &name("there"), NOW, false)
         .expect("an import");
     assert_eq!((there.adapter, there.base), (stock.kjv.adapter, other.base));
     untouched(&runtime, "adapter-base-mismatch", &|| {
@@ -182,17 +189,17 @@ fn a_taken_name_leaves_no_trace<S: Medium>(storage: S) {
     let (runtime, stock) = stocked(storage);
     runtime.activate_composition(&Reference::Text("bare".to_owned()), NOW).expect("active");
     let other = other_base();
-    untouched(&runtime, "name-taken", &|| runtime.load_base(&other, &name("tiny"), false));
+    untouched(&runtime, "name-taken", &|| runtime.load_base(&other, &name("tiny"), NOW, false));
     let (config, weights) = adapter_files("python");
     untouched(&runtime, "name-taken", &|| load(&runtime, "kjv", config, weights));
     untouched(&runtime, "name-taken", &|| {
         runtime.compose(&name("bare"), "tiny", &[("kjv", 1.0)], NOW, false)
     });
     // The same adapter for another base, under the name that it has for this one.
-    runtime.load_base(&other, &name("other"), false).expect("an import");
+    runtime.load_base(&other, &name("other"), NOW, false).expect("an import");
     untouched(&runtime, "name-taken", &|| import(&runtime, "kjv", "other"));
     // Asked for, each replaces.
-    let replaced = runtime.load_base(&other, &name("tiny"), true).expect("an import");
+    let replaced = runtime.load_base(&other, &name("tiny"), NOW, true).expect("an import");
     assert!(replaced.changed);
     assert_ne!(replaced.base, stock.base.base);
 }
@@ -237,8 +244,8 @@ fn a_held_lock_is_said_and_not_waited_for() {
     let lock = second.store().lock().expect("the lock");
     let a = Reference::Text("a".to_owned());
     assert_eq!(code(runtime.activate_composition(&a, NOW)), "store-busy");
-    assert_eq!(code(runtime.rollback()), "store-busy");
-    assert_eq!(code(runtime.load_base(&tiny(), &name("tiny"), false)), "store-busy");
+    assert_eq!(code(runtime.rollback(NOW)), "store-busy");
+    assert_eq!(code(runtime.load_base(&tiny(), &name("tiny"), NOW, false)), "store-busy");
     assert_eq!(code(import(&runtime, "kjv", "tiny")), "store-busy");
     active_bits(&runtime);
     assert_eq!(storage.files(), files);

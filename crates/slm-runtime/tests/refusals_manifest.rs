@@ -247,13 +247,14 @@ fn blobs_that_are_another<S: Medium>(storage: S) {
     let mut bend = Bend::of(TINY_Q8_0);
     bend.tensor("output_norm.weight").data.to_mut()[0] ^= 1;
     let other = open(&bend.to_bytes()).expect("a base");
-    runtime.load_base(&other, &name("other"), false).expect("an import");
+    runtime.load_base(&other, &name("other"), NOW, false).expect("an import");
     let (config, weights) = common::adapter_files("kjv");
     let there = runtime
         .load_adapter(
             &|shape| common::resolve(config, weights, shape),
             "other",
             &name("there"),
+            NOW,
             false,
         )
         .expect("an import");
@@ -370,9 +371,9 @@ fn a_rollback_is_refused_as_an_activation_is<S: Medium>(storage: S) {
     bad[good.len() / 2] ^= 1;
     runtime.store().storage().put(&path, &bad);
     let before = state(&runtime);
-    assert_eq!(code(runtime.rollback()), "blob-damaged");
+    assert_eq!(code(runtime.rollback(NOW)), "blob-damaged");
     assert!(state(&runtime) == before);
     runtime.store().storage().put(&path, &good);
-    let rolled = runtime.rollback().expect("the twin");
+    let rolled = runtime.rollback(NOW).expect("the twin");
     assert_eq!(rolled.composition, composition(&tiny(), &[("kjv", 1.0)]).id());
 }

@@ -131,7 +131,7 @@ fn a_negative_weight_subtracts() {
 
 fn rollback_walks_the_parents<S: Medium>(storage: S) {
     let (runtime, _) = stocked(storage);
-    assert_eq!(code(runtime.rollback()), "none-active");
+    assert_eq!(code(runtime.rollback(NOW)), "none-active");
     compose(&runtime, "a", &[("kjv", 1.0)]);
     compose(&runtime, "b", &[("python", 1.0)]);
     let way: Vec<(Activation, Bits)> = ["bare", "a", "b"]
@@ -139,7 +139,7 @@ fn rollback_walks_the_parents<S: Medium>(storage: S) {
         .map(|name| (activate(&runtime, name), active_bits(&runtime)))
         .collect();
     for back in [1, 0] {
-        let rolled = runtime.rollback().expect("a parent");
+        let rolled = runtime.rollback(NOW).expect("a parent");
         base_is_untouched(&runtime);
         let (then, then_bits) = &way[back];
         assert!(rolled.changed);
@@ -149,7 +149,7 @@ fn rollback_walks_the_parents<S: Medium>(storage: S) {
         assert_eq!(rolled.previous, Some(way[back + 1].0.composition));
         assert_eq!(&active_bits(&runtime), then_bits);
     }
-    assert_eq!(code(runtime.rollback()), "no-parent");
+    assert_eq!(code(runtime.rollback(NOW)), "no-parent");
     let status = runtime.status().expect("active");
     assert_eq!(status.composition, way[0].0.composition);
     assert_eq!(active_bits(&runtime), way[0].1);
@@ -157,7 +157,7 @@ fn rollback_walks_the_parents<S: Medium>(storage: S) {
     let again = activate(&runtime, "b");
     assert_eq!(again.composition, way[2].0.composition);
     assert!(again.generation > way[2].0.generation);
-    assert_eq!(runtime.rollback().expect("a parent").composition, way[0].0.composition);
+    assert_eq!(runtime.rollback(NOW).expect("a parent").composition, way[0].0.composition);
 }
 
 fn what_is_active_already_changes_nothing<S: Medium>(storage: S) {
@@ -175,7 +175,7 @@ fn what_is_active_already_changes_nothing<S: Medium>(storage: S) {
     }
     assert_eq!(runtime.store().storage().files(), files, "nothing was to be written");
     assert_eq!(runtime.history().expect("a history"), history);
-    assert_eq!(runtime.rollback().expect("a parent").composition, bare.composition);
+    assert_eq!(runtime.rollback(NOW).expect("a parent").composition, bare.composition);
 }
 
 fn deactivating_takes_one_adapter_out<S: Medium>(storage: S) {
@@ -196,8 +196,8 @@ fn deactivating_takes_one_adapter_out<S: Medium>(storage: S) {
     let bare = runtime.deactivate_adapter(&id, NOW).expect("a switch");
     assert_eq!(bare.composition, composition(&tiny(), &[]).id());
     assert_eq!(active_bits(&runtime), reference_bits(&[]));
-    assert_eq!(runtime.rollback().expect("a parent").composition, python.composition);
-    assert_eq!(runtime.rollback().expect("a parent").composition, both.composition);
+    assert_eq!(runtime.rollback(NOW).expect("a parent").composition, python.composition);
+    assert_eq!(runtime.rollback(NOW).expect("a parent").composition, both.composition);
 }
 
 fn a_session_keeps_what_it_started_with<S: Medium>(storage: S) {
@@ -232,6 +232,7 @@ fn the_same_adapter_twice_is_refused<S: Medium>(storage: S) {
             &|shape| common::resolve(config, weights, shape),
             "tiny",
             &name("kjv-again"),
+            NOW,
             false,
         )
         .expect("an import");
@@ -263,7 +264,7 @@ fn a_restart_finds_what_was_active<S: Medium>(storage: S) {
     drop(first);
     assert_eq!(second.status().expect("active").composition, a.composition);
     assert_eq!(active_bits(&second), expected);
-    assert_eq!(second.rollback().expect("a parent").composition, composition(&tiny(), &[]).id());
+    assert_eq!(second.rollback(NOW).expect("a parent").composition, composition(&tiny(), &[]).id());
     assert_eq!(active_bits(&second), reference_bits(&[]));
 }
 
@@ -328,7 +329,7 @@ fn random_steps_follow_the_model<S: Medium>(storage: S) {
     for step in 0..200 {
         let (activation, changed) = match choices.below(10) {
             0..3 if model.active.is_some() => {
-                let rolled = runtime.rollback();
+                let rolled = runtime.rollback(NOW);
                 if !model.rollback() {
                     assert_eq!(code(rolled), "no-parent", "step {step}");
                     continue;

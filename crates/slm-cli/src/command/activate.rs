@@ -19,7 +19,7 @@ pub(crate) fn activate(world: &World, what: &str) -> Result<(), CliError> {
 
 /// Goes back to the parent generation.
 pub(crate) fn rollback(world: &World) -> Result<(), CliError> {
-    let activation = world.runtime(engine(None, None)?)?.rollback()?;
+    let activation = world.runtime(engine(None, None)?)?.rollback(&now())?;
     print(world, &activation);
     Ok(())
 }

@@ -5,32 +5,35 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 use slm_runtime::Session;
+use slm_runtime::budget::Workload;
 use slm_runtime::chat::ChatMessage;
-use slm_runtime::generate::{GenerateOptions, generate};
+use slm_runtime::generate::generate;
 use slm_runtime::tokenizer::{SpecialText, StreamDecoder};
 
 use crate::args::ChatArgs;
-use crate::command::run::{chat_ids, sampling};
+use crate::command::run::{chat_ids, options, sampling};
 use crate::error::CliError;
-use crate::model::{composition, engine_of, profile};
+use crate::model::{check_budget, composition, engine_of, profile};
 use crate::world::World;
 
 /// Reads a line, answers it, and goes on until the end of input. What the cache holds of the conversation is kept. For a program, the whole
 /// conversation is one object at the end.
 pub(crate) fn chat(world: &World, args: ChatArgs) -> Result<(), CliError> {
-    let sampling = sampling(&args.sampling);
-    sampling.check()?;
+    sampling(&args.sampling).check()?;
     let engine = engine_of(&args.engine)?;
     let composition = composition(world, &args.model, &engine)?;
     composition.base().chat_template()?;
     let tokenizer = composition.base().tokenizer()?;
-    let mut session = Session::new(composition.clone(), profile(&args.engine), engine.clone())?;
-    let options = GenerateOptions {
-        max_tokens: args.sampling.max_tokens,
-        sampling,
-        stop_ids: if args.sampling.ignore_eos { Vec::new() } else { tokenizer.eos_ids().to_vec() },
+    let profile = profile(&args.engine);
+    // A conversation may fill the whole context.
+    let work = Workload {
+        positions: composition.base().config().context_length,
         chunk: args.engine.chunk,
+        all_logits: false,
     };
+    check_budget(world, &args.model, &composition, &engine, &profile, work)?;
+    let mut session = Session::new(composition.clone(), profile, engine.clone())?;
+    let options = options(&args.sampling, args.engine.chunk, tokenizer)?;
     let mut messages: Vec<ChatMessage> =
         args.system.map(|text| ChatMessage::new("system", text)).into_iter().collect();
     let mut seen: Vec<u32> = Vec::new();

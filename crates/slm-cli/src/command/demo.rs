@@ -39,7 +39,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
     let runtime = Runtime::new(Store::open(MemStorage::new())?, engine.clone(), LIMITS);
     let base = Base::open(Arc::new(slm_golden::TINY_Q8_0), &LIMITS, engine.kernels, &*engine.exec)?;
     let tiny = name("NAME", "tiny")?;
-    runtime.load_base(&base, &tiny, false)?;
+    runtime.load_base(&base, &tiny, &now(), false)?;
     say(world, &format!("imported the embedded tiny model: {}", base.id()));
     for (name, config, weights) in [
         ("kjv", slm_golden::TINY_KJV_CONFIG, slm_golden::TINY_KJV_WEIGHTS),
@@ -51,7 +51,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
             Ok(ResolvedAdapter { adapter, report, bound_to: None })
         };
         let name = crate::model::name("NAME", name)?;
-        let imported = runtime.load_adapter(&read, "tiny", &name, false)?;
+        let imported = runtime.load_adapter(&read, "tiny", &name, &now(), false)?;
         say(
             world,
             &format!(
@@ -67,7 +67,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
     let mut steps = Vec::new();
     for step in ["base", "kjv", "python", "rollback", "rollback"] {
         if step == "rollback" {
-            runtime.rollback()?;
+            runtime.rollback(&now())?;
         } else {
             runtime.activate_composition(&Reference::Text(step.to_owned()), &now())?;
         }

@@ -9,7 +9,7 @@ use slm_runtime::runtime::ResolvedAdapter;
 use crate::args::{AdapterFormat, Factors};
 use crate::error::CliError;
 use crate::model::{engine, load_base, read_adapter};
-use crate::world::World;
+use crate::world::{World, now};
 
 /// Brings a model into the store.
 pub(crate) fn base(
@@ -23,7 +23,7 @@ pub(crate) fn base(
     let base = load_base(path, &engine)?;
     let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
     spinner.set_message(format!("writing {} MB to the store", base.weight_bytes() / 1_000_000));
-    let imported = world.runtime(engine)?.load_base(&base, &name, replace)?;
+    let imported = world.runtime(engine)?.load_base(&base, &name, &now(), replace)?;
     spinner.finish_and_clear();
     let mut object = base_object(&base);
     object["name"] = json!(name.as_str());
@@ -62,7 +62,7 @@ pub(crate) fn adapter(
             }
         }
     };
-    let imported = runtime.load_adapter(&resolve, &base, &name, replace)?;
+    let imported = runtime.load_adapter(&resolve, &base, &name, &now(), replace)?;
     let report = &imported.report;
     let object = json!({
         "adapter": imported.adapter,

@@ -1,15 +1,19 @@
 //! One file per command.
 
 pub(crate) mod activate;
+pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compose;
 pub(crate) mod demo;
 pub(crate) mod eval;
 pub(crate) mod export;
+pub(crate) mod gc;
 pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod logits;
+pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod tokenize;
+pub(crate) mod verify;

@@ -7,22 +7,22 @@ use std::time::Instant;
 
 use serde_json::json;
 use slm_manifest::ExecutionProfile;
+use slm_runtime::budget::Workload;
 use slm_runtime::chat::ChatMessage;
 use slm_runtime::generate::{GenerateOptions, generate};
 use slm_runtime::sample::Sampling;
-use slm_runtime::tokenizer::{SpecialText, SpecialTokens, StreamDecoder};
+use slm_runtime::tokenizer::{SpecialText, SpecialTokens, StreamDecoder, Tokenizer};
 use slm_runtime::{Composition, Session};
 
 use crate::args::{RunArgs, SamplingArgs};
 use crate::command::compose::weight_of;
 use crate::error::CliError;
-use crate::model::{composition, engine_of, profile};
+use crate::model::{check_budget, composition, engine_of, profile};
 use crate::world::{World, now, read_bounded, text};
 
 /// Generates text, streaming it.
 pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
-    let sampling = sampling(&args.sampling);
-    sampling.check()?;
+    sampling(&args.sampling).check()?;
     let started = Instant::now();
     let engine = engine_of(&args.engine)?;
     let profile: ExecutionProfile = profile(&args.engine);
@@ -45,14 +45,17 @@ pub(crate) fn run(world: &World, args: RunArgs) -> Result<(), CliError> {
     } else {
         text_ids(&composition, &prompt)?
     };
+    let positions = prompt_ids.len().saturating_add(args.sampling.max_tokens);
+    let context_length = composition.base().config().context_length;
+    let work = Workload {
+        positions: u32::try_from(positions).unwrap_or(u32::MAX).min(context_length),
+        chunk: args.engine.chunk,
+        all_logits: false,
+    };
+    check_budget(world, &args.model, &composition, &engine, &profile, work)?;
     let mut session = Session::new(composition.clone(), profile, engine.clone())?;
     let tokenizer = composition.base().tokenizer()?;
-    let options = GenerateOptions {
-        max_tokens: args.sampling.max_tokens,
-        sampling,
-        stop_ids: if args.sampling.ignore_eos { Vec::new() } else { tokenizer.eos_ids().to_vec() },
-        chunk: args.engine.chunk,
-    };
+    let options = options(&args.sampling, args.engine.chunk, tokenizer)?;
     let mut decoder = StreamDecoder::new(tokenizer, SpecialText::Hide);
     let mut text = String::new();
     let mut emit = |piece: &str| {
@@ -159,6 +162,18 @@ pub(crate) fn chat_ids(
         true,
         Some(&today[..10]),
     )?)
+}
+
+/// What to generate, as options say it.
+pub(crate) fn options(
+    args: &SamplingArgs,
+    chunk: usize,
+    tokenizer: &Tokenizer,
+) -> Result<GenerateOptions, CliError> {
+    let sampling = sampling(args);
+    sampling.check()?;
+    let stop_ids = if args.ignore_eos { Vec::new() } else { tokenizer.eos_ids().to_vec() };
+    Ok(GenerateOptions { max_tokens: args.max_tokens, sampling, stop_ids, chunk })
 }
 
 /// Sampling options as the runtime takes them.

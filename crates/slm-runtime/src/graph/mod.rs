@@ -7,7 +7,8 @@ mod overlays;
 mod rope;
 mod scratch;
 
+pub(crate) use attention::scores_len;
 pub(crate) use forward::{Lane, Pass, Wanted};
 pub(crate) use overlays::Overlays;
 pub(crate) use rope::Rope;
-pub(crate) use scratch::Scratch;
+pub(crate) use scratch::{Blocks, HEAD_BATCH, Scratch};

@@ -1,18 +1,24 @@
-//! The switch: `activate_composition`, `rollback`, `deactivate_adapter`.
+//! The switch by name, and what is active.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use slm_format::Digest;
-use slm_manifest::{AdapterId, CompositionId, ExecutionProfile, Manifest, RawManifest};
-use slm_store::{Generation, NameKind, Storage, StoreError, WriteLock};
+use slm_manifest::ExecutionProfile;
+use slm_store::Storage;
 
 use crate::composition::Composition;
 use crate::error::{ActivationError, RuntimeError};
-use crate::runtime::{Activation, HistoryEntry, Reference, Runtime, Status};
+use crate::runtime::machine::{Prepared, Request, missing_is_damage};
+use crate::runtime::{Activation, Active, HistoryEntry, Reference, Runtime, Slot, Status};
 use crate::session::Session;
 
 /// Generations that `history` walks at most.
 pub(super) const HISTORY_LIMIT: usize = 1_000;
+
+/// For callers that will not wait: gives up at the first look.
+pub fn no_patience() -> ControlFlow<()> {
+    ControlFlow::Break(())
+}
 
 impl<S: Storage> Runtime<S> {
     /// Validates a composition and makes it the active one.
@@ -20,79 +26,58 @@ impl<S: Storage> Runtime<S> {
     /// Activating the active composition changes nothing, and the rollback target stays.
     ///
     /// # Errors
-    /// No such composition; anything wrong with the manifest, a blob or a binding; `store-busy`. On any error the old composition is active, but for one case: the system
-    /// fails to sync the record after its bytes arrived. [`Runtime::status`] says which it is.
+    /// As [`Runtime::switch`], without waiting.
     pub fn activate_composition(
         &self,
         reference: &Reference,
         now: &str,
     ) -> Result<Activation, RuntimeError> {
-        // Validate and stage: nothing in the store has changed when any of this fails.
-        let manifest = self.manifest_by_reference(reference)?;
-        let composition = self.composition_of(&manifest)?;
-        let lock = self.store.lock()?;
-        self.switch(&lock, &manifest, composition, now)
+        self.switch(&Request::Activate(reference.clone()), now, &mut no_patience)
     }
 
     /// Goes back to the parent of the active generation, through the same validation.
     ///
     /// # Errors
-    /// Nothing is active; `no-parent`; as [`Runtime::activate_composition`].
-    pub fn rollback(&self) -> Result<Activation, RuntimeError> {
-        let lock = self.store.lock()?;
-        let active = self.store.active()?.ok_or(ActivationError::NoneActive)?;
-        let record = &active.record;
-        let parent = record.parent.ok_or(ActivationError::NoParent { number: record.number })?;
-        let target = self.store.generation(parent)?;
-        let composition = self.staged(target.manifest, target.composition)?;
-        let generation = self.store.commit(&lock, target.clone())?;
-        self.set_active(generation, composition);
-        Ok(Activation {
-            composition: target.composition,
-            manifest: target.manifest,
-            generation: target.number,
-            previous: Some(record.composition),
-            changed: true,
-        })
+    /// Nothing is active; `no-parent`; as [`Runtime::switch`], without waiting.
+    pub fn rollback(&self, now: &str) -> Result<Activation, RuntimeError> {
+        self.switch(&Request::Rollback, now, &mut no_patience)
     }
 
     /// Activates the active stack without one adapter, given by name or id. An adapter that is not in the stack changes nothing.
     ///
     /// # Errors
-    /// Nothing is active; as [`Runtime::activate_composition`].
+    /// Nothing is active; as [`Runtime::switch`], without waiting.
     pub fn deactivate_adapter(&self, adapter: &str, now: &str) -> Result<Activation, RuntimeError> {
-        let lock = self.store.lock()?;
-        let status = self.status()?;
-        let mut raw: RawManifest = (*status.manifest).clone();
-        let meant = self.adapter_meant(adapter)?;
-        raw.adapters
-            .retain(|entry| entry.name.as_str() != adapter && Some(entry.adapter_id) != meant);
-        if raw.adapters.len() == status.manifest.adapters.len() {
-            return Ok(Activation {
-                composition: status.composition,
-                manifest: status.manifest_digest,
-                generation: status.generation,
-                previous: Some(status.composition),
-                changed: false,
-            });
-        }
-        for (at, entry) in raw.adapters.iter_mut().enumerate() {
-            entry.load_order = at as u32 + 1;
-        }
-        raw.timestamp_utc = now.to_owned();
-        raw.evaluation = None;
-        let manifest = Manifest::check(raw)?;
-        let composition = self.composition_of(&manifest)?;
-        self.switch(&lock, &manifest, composition, now)
+        self.switch(&Request::Deactivate(adapter.to_owned()), now, &mut no_patience)
     }
 
-    /// The identity behind an adapter's id or its name in the store; none for a name that only a manifest knows.
-    fn adapter_meant(&self, adapter: &str) -> Result<Option<AdapterId>, RuntimeError> {
-        if adapter.starts_with("sha256:") {
-            return Ok(Some(adapter.parse()?));
+    /// The whole machine at once: [`Runtime::lock`], [`Runtime::prepare`], then [`crate::runtime::Staged::swap`]. `now` is the time to record; under the policy `drain`, `wait` is called
+    /// between looks at the running generations, and ends the waiting by [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    /// No such composition; anything wrong with the manifest, a blob or a binding; a budget; `store-busy`; `generation-running`, `drain-timeout`, `switch-running`. On any error the old composition is active, but for one case: the system
+    /// fails to sync the record after its bytes arrived. [`Runtime::status`] says which it is.
+    pub fn switch(
+        &self,
+        request: &Request,
+        now: &str,
+        wait: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Activation, RuntimeError> {
+        // Before the lock, which makes a store where there is none: what cannot be is refused without a trace.
+        match request {
+            Request::Activate(reference) => drop(self.manifest_by_reference(reference)?),
+            Request::Rollback | Request::Deactivate(_) => {
+                self.store.active()?.ok_or(ActivationError::NoneActive)?;
+            }
         }
-        let record = self.record(NameKind::Adapter, adapter)?;
-        Ok(record.map(|record| AdapterId::from_digest(record.id)))
+        let mut lock = self.lock(now)?;
+        match self.prepare(&mut lock, request, now)? {
+            Prepared::Unchanged(activation) => Ok(activation),
+            Prepared::Staged(staged) => match staged.swap(wait) {
+                Ok(committed) => Ok(committed.into_activation()),
+                Err(rolled_back) => Err(rolled_back.into_error()),
+            },
+        }
     }
 
     /// What is active.
@@ -131,97 +116,34 @@ impl<S: Storage> Runtime<S> {
     /// The active composition, opened and verified at the first call after a switch.
     ///
     /// # Errors
-    /// `none-active`; what opening refuses.
+    /// `none-active`; what opening refuses; a budget.
     pub fn active_composition(&self) -> Result<Arc<Composition>, RuntimeError> {
-        let active = self.store.active()?.ok_or(ActivationError::NoneActive)?;
-        if let Some(composition) = self.cached_active(active.generation) {
-            return Ok(composition);
-        }
-        let composition = self.staged(active.record.manifest, active.record.composition)?;
-        self.set_active(active.generation, Arc::clone(&composition));
-        Ok(composition)
+        let slot = self.active_slot(self.shared.board.draw_epoch())?;
+        Ok(Arc::clone(&slot.value.composition))
     }
 
-    /// A session on the active composition.
+    /// A session on the active composition. It is held to the budget for the cache that running generations have left, and does not count as one of them: no switch waits
+    /// for it or ends it. It goes on with what it started with.
     ///
     /// # Errors
     /// As [`Runtime::active_composition`].
     pub fn session(&self, profile: ExecutionProfile) -> Result<Session, RuntimeError> {
-        Session::new(self.active_composition()?, profile, self.engine.clone())
+        let mut session = Session::new(self.active_composition()?, profile, self.engine.clone())?;
+        let reserved = self.memory().kv;
+        session.set_kv_budget(self.budgets().kv.map(|budget| budget.saturating_sub(reserved)));
+        Ok(session)
     }
 
-    /// Swaps to a staged composition, under the lock.
-    fn switch(
-        &self,
-        lock: &WriteLock,
-        manifest: &Manifest,
-        composition: Arc<Composition>,
-        now: &str,
-    ) -> Result<Activation, RuntimeError> {
-        let active = self.store.active()?;
-        let previous = active.as_ref().map(|active| active.record.composition);
-        if let Some(active) = &active
-            && active.record.composition == composition.id()
+    /// What the medium says is active: as memory has it, or opened and offered to memory. `epoch` was drawn before.
+    pub(super) fn active_slot(&self, epoch: u64) -> Result<Arc<Slot<Active>>, RuntimeError> {
+        let active = self.store.active()?.ok_or(ActivationError::NoneActive)?;
+        let board = &self.shared.board;
+        if let Some(slot) = board.slot()
+            && slot.value.generation == active.generation
         {
-            self.set_active(active.generation, composition);
-            return Ok(Activation {
-                composition: active.record.composition,
-                manifest: active.record.manifest,
-                generation: active.record.number,
-                previous,
-                changed: false,
-            });
+            return Ok(slot);
         }
-        let manifest_digest = self.put_manifest(lock, manifest)?;
-        let generation = Generation {
-            number: active.as_ref().map_or(1, |active| active.sequence + 1),
-            composition: composition.id(),
-            manifest: manifest_digest,
-            parent: active.as_ref().map(|active| active.generation),
-            time: now.to_owned(),
-        };
-        // Swap: the slot on the medium, then the pointer in memory, which cannot fail.
-        let digest = self.store.commit(lock, generation.clone())?;
-        self.set_active(digest, Arc::clone(&composition));
-        Ok(Activation {
-            composition: composition.id(),
-            manifest: manifest_digest,
-            generation: generation.number,
-            previous,
-            changed: true,
-        })
-    }
-
-    /// Opens what a generation recorded, and refuses a manifest that gives another composition.
-    fn staged(
-        &self,
-        manifest: Digest,
-        expected: CompositionId,
-    ) -> Result<Arc<Composition>, RuntimeError> {
-        let manifest = self.stored_manifest(manifest).map_err(missing_is_damage)?;
-        let composition = self.composition_of(&manifest).map_err(missing_is_damage)?;
-        if composition.id() != expected {
-            return Err(ActivationError::ManifestContradicts {
-                field: "composition".to_owned(),
-                found: composition.id().to_string(),
-                expected: expected.to_string(),
-            }
-            .into());
-        }
-        Ok(composition)
-    }
-}
-
-/// What a generation of this store needs and the store has not is damage, not a wrong name.
-fn missing_is_damage(error: RuntimeError) -> RuntimeError {
-    match error {
-        RuntimeError::Store(error) => error.missing_is_damage().into(),
-        RuntimeError::Activation(ActivationError::AdapterAbsent { file_hash, .. }) => {
-            StoreError::BlobMissing { digest: file_hash }.into()
-        }
-        RuntimeError::Activation(ActivationError::BaseAbsent { base }) => {
-            ActivationError::BaseLost { base }.into()
-        }
-        other => other,
+        let composition = self.opened(active.record.manifest, active.record.composition)?;
+        Ok(board.offer(epoch, Active { generation: active.generation, composition }))
     }
 }

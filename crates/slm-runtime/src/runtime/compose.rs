@@ -42,7 +42,7 @@ impl<S: Storage> Runtime<S> {
         let manifest = self.manifest(&base, &entries, now)?;
         // The whole composition is opened once here, so that a manifest that cannot be activated is never stored.
         let composition = self.composition_of(&manifest)?;
-        let lock = self.store.lock()?;
+        let mut lock = self.store.lock_at(now)?;
         let existing = match self.store.name(NameKind::Composition, name) {
             // A damaged record is what --replace mends.
             Err(slm_store::StoreError::NameDamaged { .. }) if replace => None,
@@ -78,7 +78,8 @@ impl<S: Storage> Runtime<S> {
         }
         let manifest_digest = self.put_manifest(&lock, &manifest)?;
         let record = NameRecord { id: composition.id().digest(), blob: manifest_digest };
-        let changed = self.store.set_name(&lock, NameKind::Composition, name, &record, replace)?;
+        let (operation, kind) = (slm_store::Operation::Compose, NameKind::Composition);
+        let changed = self.name_logged(&mut lock, operation, kind, name, record, now, replace)?;
         Ok(Composed { composition: composition.id(), manifest, manifest_digest, changed })
     }
 
@@ -196,7 +197,7 @@ impl<S: Storage> Runtime<S> {
 
     /// Opens a base blob, or takes the resident one after hashing its weights again.
     pub(super) fn open_base(&self, id: BaseId, blob: Digest) -> Result<Arc<Base>, RuntimeError> {
-        if let Some(base) = self.resident.base(blob) {
+        if let Some(base) = self.shared.resident.base(blob) {
             let found = base.rehash(&*self.engine.exec);
             if found != id {
                 self.store.verify_blob(blob)?;
@@ -205,6 +206,8 @@ impl<S: Storage> Runtime<S> {
             return Ok(base);
         }
         let bytes = self.store.blob(blob)?;
+        // A stored base is little else than its tensors, each from a multiple of 64 on.
+        self.shared.check_room((*bytes).as_ref().len() as u64, 0)?;
         let (kernels, exec) = (self.engine.kernels, &*self.engine.exec);
         let release = |range| bytes.release(range);
         let opened = Base::load((*bytes).as_ref(), &self.limits, kernels, exec, &release);
@@ -216,7 +219,7 @@ impl<S: Storage> Runtime<S> {
                 return Err(error);
             }
         };
-        self.resident.keep_base(blob, &base);
+        self.shared.resident.keep_base(blob, &base);
         Ok(base)
     }
 
@@ -232,7 +235,9 @@ impl<S: Storage> Runtime<S> {
         if !self.store.has_blob(entry.file_hash)? {
             return Err(absent().into());
         }
-        if let Some(adapter) = self.resident.adapter(base.id(), entry.adapter_id, entry.file_hash) {
+        if let Some(adapter) =
+            self.shared.resident.adapter(base.id(), entry.adapter_id, entry.file_hash)
+        {
             self.store.verify_blob(entry.file_hash)?;
             describe(entry, adapter.adapter())?;
             return Ok(adapter);
@@ -248,7 +253,7 @@ impl<S: Storage> Runtime<S> {
         }
         describe(entry, &adapter)?;
         let bound = Arc::new(Arc::new(adapter).bind(base.id(), &base.shape())?);
-        self.resident.keep_adapter(base.id(), entry.file_hash, &bound);
+        self.shared.resident.keep_adapter(base.id(), entry.file_hash, &bound);
         Ok(bound)
     }
 
@@ -260,6 +265,8 @@ impl<S: Storage> Runtime<S> {
         expected_base: Option<BaseId>,
     ) -> Result<Adapter, RuntimeError> {
         let bytes = self.store.verified_blob(blob)?;
+        // The factors, and their copy in the order that kernels read.
+        self.shared.check_room(0, 2 * (*bytes).as_ref().len() as u64)?;
         let container = Container::open((*bytes).as_ref(), &self.limits)?;
         let (adapter, bound) = read_adapter(&container, &self.limits)?;
         match expected_base {
@@ -289,7 +296,7 @@ impl<S: Storage> Runtime<S> {
 
     fn manifest(
         &self,
-        base: &Base,
+        base: &Arc<Base>,
         stack: &[(Name, NameRecord, f32)],
         now: &str,
     ) -> Result<Manifest, RuntimeError> {
@@ -316,6 +323,7 @@ impl<S: Storage> Runtime<S> {
                 nnz: adapter.nnz(),
             });
         }
+        let blob = self.shared.resident.blob_of(base);
         let raw = RawManifest {
             base_model_hash: base.id(),
             tokenizer_id: base.tokenizer_id(),
@@ -324,7 +332,12 @@ impl<S: Storage> Runtime<S> {
             timestamp_utc: now.to_owned(),
             plan: None,
             adapters,
-            provenance: Provenance::default(),
+            // One blob holds the base and its tokenizer.
+            provenance: Provenance {
+                base_file_hash: blob,
+                base_source_hash: None,
+                tokenizer_file_hash: blob,
+            },
             evaluation: None,
         };
         Ok(Manifest::check(raw)?)

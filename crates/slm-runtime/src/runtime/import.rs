@@ -8,7 +8,7 @@ use slm_format::{Digest, DigestWriter};
 use slm_manifest::{BaseId, Name};
 use slm_overlay::Adapter;
 use slm_overlay::peft::BindingReport;
-use slm_store::{NameKind, NameRecord, Storage};
+use slm_store::{Change, Intent, NameKind, NameRecord, Operation, Storage, WriteLock};
 
 use crate::error::{ActivationError, RuntimeError};
 use crate::load::Base;
@@ -35,14 +35,13 @@ impl<S: Storage> Runtime<S> {
         &self,
         base: &Base,
         name: &Name,
+        now: &str,
         replace: bool,
     ) -> Result<ImportedBase, RuntimeError> {
-        let lock = self.store.lock()?;
         let write = |out: &mut dyn Write| base.write_slm(out).map_err(as_io);
-        self.refuse_taken(NameKind::Base, name, base.id().digest(), &write, replace)?;
-        let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
-        let record = NameRecord { id: base.id().digest(), blob };
-        let changed = self.store.set_name(&lock, NameKind::Base, name, &record, replace)?;
+        let (operation, id) = (Operation::Import, base.id().digest());
+        let (blob, changed) =
+            self.store_named(operation, NameKind::Base, name, id, &write, now, replace)?;
         Ok(ImportedBase { base: base.id(), tokenizer: base.tokenizer_id(), blob, changed })
     }
 
@@ -57,6 +56,7 @@ impl<S: Storage> Runtime<S> {
         read: &dyn Fn(&slm_overlay::BaseShape) -> Result<ResolvedAdapter, RuntimeError>,
         base: &str,
         name: &Name,
+        now: &str,
         replace: bool,
     ) -> Result<ImportedAdapter, RuntimeError> {
         let base = self.base_by_reference(base)?;
@@ -74,13 +74,58 @@ impl<S: Storage> Runtime<S> {
         let adapter = Arc::new(adapter);
         // Binding is what activation will do; it must work before anything is stored.
         Arc::clone(&adapter).bind(base.id(), &base.shape())?;
-        let lock = self.store.lock()?;
         let write = |out: &mut dyn Write| write_adapter(&adapter, base.id(), out).map_err(as_io);
-        self.refuse_taken(NameKind::Adapter, name, adapter.id().digest(), &write, replace)?;
-        let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
-        let record = NameRecord { id: adapter.id().digest(), blob };
-        let changed = self.store.set_name(&lock, NameKind::Adapter, name, &record, replace)?;
+        let (operation, id) = (Operation::AdapterImport, adapter.id().digest());
+        let (blob, changed) =
+            self.store_named(operation, NameKind::Adapter, name, id, &write, now, replace)?;
         Ok(ImportedAdapter { adapter: adapter.id(), base: base.id(), blob, report, changed })
+    }
+
+    /// Stores what `write` writes as a blob under a name, as one logged operation; what is so already is neither changed nor logged.
+    fn store_named(
+        &self,
+        operation: Operation,
+        kind: NameKind,
+        name: &Name,
+        id: Digest,
+        write: &dyn Fn(&mut dyn Write) -> io::Result<()>,
+        now: &str,
+        replace: bool,
+    ) -> Result<(Digest, bool), RuntimeError> {
+        let mut lock = self.store.lock_at(now)?;
+        self.refuse_taken(kind, name, id, write, replace)?;
+        // A blob without a name is no change; `gc` takes it if what follows fails.
+        let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
+        let record = NameRecord { id, blob };
+        let changed = self.name_logged(&mut lock, operation, kind, name, record, now, replace)?;
+        Ok((blob, changed))
+    }
+
+    /// Gives a name as a logged operation; a name that stands for `record` already is neither changed nor logged.
+    pub(super) fn name_logged(
+        &self,
+        lock: &mut WriteLock,
+        operation: Operation,
+        kind: NameKind,
+        name: &Name,
+        record: NameRecord,
+        now: &str,
+        replace: bool,
+    ) -> Result<bool, RuntimeError> {
+        if self.store.name(kind, name).is_ok_and(|current| current == Some(record)) {
+            return Ok(false);
+        }
+        let intent = Intent {
+            operation,
+            time: now.to_owned(),
+            actor: self.actor.clone(),
+            composition: None,
+            manifest: None,
+        };
+        let name = name.clone();
+        let pending = self.store.begin(lock, intent)?;
+        let staged = pending.stage(Change::SetName { kind, name, record, replace })?;
+        Ok(staged.commit()?.changed)
     }
 
     /// Before a blob is written, not after: a taken name refuses the import. One identity can stand in two blobs (a base with another

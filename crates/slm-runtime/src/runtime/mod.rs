@@ -1,37 +1,52 @@
 //! The runtime: a store, what is resident, and the one pointer to the active composition.
 //!
 //! ```text
-//! validate  manifest, every blob re-hashed, adapters bound
+//! validate  manifest, trust, every blob re-hashed, adapters bound, budgets
 //! stage     adapter data in working form
 //! swap      slot written and synced, then the pointer in memory
 //! commit    the old composition is released when its last user ends
 //! ```
 //!
-//! Any failure before the swap leaves the old composition serving.
+//! Any failure before the swap leaves the old composition serving. [`Runtime::prepare`] gives the states as types; the calls by name,
+//! [`Runtime::activate_composition`], [`Runtime::rollback`] and [`Runtime::deactivate_adapter`], go through all of them.
 
 mod activate;
 mod adapter_file;
 mod compose;
+mod generation;
 mod import;
+mod machine;
 mod resident;
 mod share;
+mod switchboard;
+mod trust;
+mod upkeep;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arc_swap::ArcSwapOption;
 
 use slm_format::{Digest, Limits};
-use slm_manifest::{AdapterId, BaseId, CompositionId, Manifest, TokenizerId};
+use slm_manifest::policy::LocalPolicy;
+use slm_manifest::{AdapterId, BaseId, CompositionId, Manifest, Name, TokenizerId};
 use slm_overlay::peft::BindingReport;
 use slm_store::{SlotFault, Storage, Store};
 
+use crate::budget::{Budgets, Ledger, MemoryPlan};
 use crate::composition::Composition;
 use crate::error::RuntimeError;
 use crate::session::Engine;
 
+pub use activate::no_patience;
 pub use adapter_file::{read_adapter, write_adapter};
 pub use compose::StackEntry;
+pub use generation::Generation;
 pub use import::ResolvedAdapter;
+pub use machine::{Committed, Prepared, Request, RolledBack, Staged};
 use resident::Resident;
 pub use share::{FileBytes, LayoutReader, LayoutWriter, ShareError, Shared, Unpacked, media_type};
+use switchboard::{Slot, Switchboard, User};
 
 /// What a caller calls a base, an adapter or a composition.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,21 +158,83 @@ pub struct TokenizerInfo {
     pub has_chat_template: bool,
 }
 
+/// What is active, as the pointer has it.
+#[derive(Debug)]
+struct Active {
+    generation: Digest,
+    composition: Arc<Composition>,
+}
+
+type Board = Switchboard<Active, AtomicU64, ArcSwapOption<Slot<Active>>>;
+type BoardUser = User<Active, AtomicU64, ArcSwapOption<Slot<Active>>>;
+
+/// What a runtime shares with its generations.
+struct Core {
+    board: Arc<Board>,
+    resident: Resident,
+    budgets: Budgets,
+    policy: LocalPolicy,
+    ledger: Ledger,
+}
+
+impl Core {
+    /// Everything that is resident or reserved, and so much more.
+    fn planned(&self, more_base: u64, more_adapters: u64) -> MemoryPlan {
+        let (base, adapters) = self.resident.bytes();
+        let plan = MemoryPlan {
+            base: base.saturating_add(more_base),
+            adapters: adapters.saturating_add(more_adapters),
+            ..MemoryPlan::default()
+        };
+        self.ledger.with_reserved(plan).with_overhead()
+    }
+
+    /// Before so much is allocated.
+    fn check_room(&self, more_base: u64, more_adapters: u64) -> Result<(), RuntimeError> {
+        Ok(self.budgets.check(&self.planned(more_base, more_adapters))?)
+    }
+}
+
 /// A store and what is resident of it.
 ///
-/// `Sync`: sessions are made from any thread. The decode path takes no lock; a session holds its own reference.
+/// `Sync`: generations and sessions are made from any thread. The decode path takes no lock: a session holds its own reference, and a generation
+/// reads one word for each token.
 pub struct Runtime<S: Storage> {
     store: Store<S>,
     engine: Engine,
     limits: Limits,
-    resident: Resident,
-    active: Mutex<Option<(Digest, Arc<Composition>)>>,
+    actor: Option<Name>,
+    shared: Arc<Core>,
 }
 
 impl<S: Storage> Runtime<S> {
-    /// A runtime over `store`; nothing is loaded yet.
+    /// A runtime over `store` under the default policy: no budgets, no signatures asked for, a switch is rejected while generations run.
+    /// Nothing is loaded yet.
     pub fn new(store: Store<S>, engine: Engine, limits: Limits) -> Runtime<S> {
-        Runtime { store, engine, limits, resident: Resident::default(), active: Mutex::new(None) }
+        Runtime::with_policy(store, engine, limits, LocalPolicy::default())
+    }
+
+    /// A runtime under local rules: how much memory it may use, what becomes of running generations at a switch, and who must have signed
+    /// what is activated.
+    pub fn with_policy(
+        store: Store<S>,
+        engine: Engine,
+        limits: Limits,
+        policy: LocalPolicy,
+    ) -> Runtime<S> {
+        let shared = Core {
+            board: Arc::new(Switchboard::new()),
+            resident: Resident::default(),
+            budgets: Budgets::from(policy.budget),
+            policy,
+            ledger: Ledger::default(),
+        };
+        Runtime { store, engine, limits, actor: None, shared: Arc::new(shared) }
+    }
+
+    /// The same runtime, whose operations the log ascribes to `actor`.
+    pub fn acting_for(self, actor: Option<Name>) -> Runtime<S> {
+        Runtime { actor, ..self }
     }
 
     /// The store.
@@ -170,6 +247,26 @@ impl<S: Storage> Runtime<S> {
         &self.engine
     }
 
+    /// The local rules.
+    pub fn policy(&self) -> &LocalPolicy {
+        &self.shared.policy
+    }
+
+    /// How much memory it may use.
+    pub fn budgets(&self) -> &Budgets {
+        &self.shared.budgets
+    }
+
+    /// What is resident and reserved now, in the terms of a plan.
+    pub fn memory(&self) -> MemoryPlan {
+        self.shared.planned(0, 0)
+    }
+
+    /// Generations that run.
+    pub fn running(&self) -> u64 {
+        self.shared.board.running()
+    }
+
     /// The tokenizer of the active composition.
     ///
     /// # Errors
@@ -177,17 +274,6 @@ impl<S: Storage> Runtime<S> {
     pub fn query_tokenizer_info(&self) -> Result<TokenizerInfo, RuntimeError> {
         let composition = self.active_composition()?;
         tokenizer_info(&composition)
-    }
-
-    fn set_active(&self, generation: Digest, composition: Arc<Composition>) {
-        // The only thing a panicking holder could have left is a whole old pair.
-        *self.active.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((generation, composition));
-    }
-
-    fn cached_active(&self, generation: Digest) -> Option<Arc<Composition>> {
-        let active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
-        active.as_ref().filter(|pair| pair.0 == generation).map(|pair| Arc::clone(&pair.1))
     }
 }
 

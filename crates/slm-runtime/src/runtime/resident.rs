@@ -18,8 +18,26 @@ pub(super) struct Resident {
 }
 
 impl Resident {
+    /// Bytes of all bases and of all adapters that are resident, whoever uses them.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = bases.values().filter_map(Weak::upgrade);
+        let base_bytes = live.map(|base| crate::budget::base_bytes(&base)).sum();
+        drop(bases);
+        let adapters = self.adapters.lock().unwrap_or_else(PoisonError::into_inner);
+        let adapter_bytes = adapters.values().filter_map(Weak::upgrade).map(|a| a.bytes()).sum();
+        (base_bytes, adapter_bytes)
+    }
+
     pub(super) fn base(&self, blob: Digest) -> Option<Arc<Base>> {
         self.bases.lock().unwrap_or_else(PoisonError::into_inner).get(&blob)?.upgrade()
+    }
+
+    /// The blob that a resident base was opened from.
+    pub(super) fn blob_of(&self, base: &Arc<Base>) -> Option<Digest> {
+        let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = bases.iter().find(|(_, held)| std::ptr::eq(held.as_ptr(), Arc::as_ptr(base)));
+        found.map(|(blob, _)| *blob)
     }
 
     pub(super) fn keep_base(&self, blob: Digest, base: &Arc<Base>) {

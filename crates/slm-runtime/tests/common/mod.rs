@@ -21,6 +21,8 @@ use slm_runtime::{Composition, Engine, Runtime, RuntimeError, Session};
 use slm_store::{FsStorage, MemStorage, Storage, Store};
 
 pub const LIMITS: Limits = Limits::STANDARD;
+/// What a store tells of itself, also of what was refused.
+pub const LOG: &str = "audit.log";
 pub const NOW: &str = "2026-07-21T00:00:00Z";
 
 /// "In the beginning" in the tiny model's tokens, and what follows in the Bible.
@@ -167,6 +169,7 @@ impl HfFolder {
 
 /// A medium whose files a test can look at and damage.
 pub trait Medium: Storage + Sized {
+    /// All files but the log, which also tells what was refused.
     fn files(&self) -> BTreeMap<String, Vec<u8>>;
     /// Replaces or makes a file behind the store's back.
     fn put(&self, path: &str, bytes: &[u8]);
@@ -198,6 +201,7 @@ impl Medium for MemStorage {
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.paths()
             .into_iter()
+            .filter(|path| path != LOG)
             .map(|path| {
                 let bytes = self.read(&path, usize::MAX).expect("memory").expect("a listed file");
                 (path, bytes)
@@ -222,6 +226,7 @@ impl Medium for FsStorage {
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(self.root(), "", &mut files);
+        files.remove(LOG);
         files
     }
 
@@ -279,13 +284,13 @@ pub fn import<S: Storage>(
     base: &str,
 ) -> Result<ImportedAdapter, RuntimeError> {
     let (config, weights) = adapter_files(adapter);
-    runtime.load_adapter(&|shape| resolve(config, weights, shape), base, &name(adapter), false)
+    runtime.load_adapter(&|shape| resolve(config, weights, shape), base, &name(adapter), NOW, false)
 }
 
 /// A runtime over `storage` with the tiny model as `tiny`, its adapters as `kjv` and `python`, and the bare base composed as `bare`.
 pub fn stocked<S: Storage>(storage: S) -> (Runtime<S>, Stock) {
     let runtime = runtime(storage);
-    let base = runtime.load_base(&tiny(), &name("tiny"), false).expect("an import");
+    let base = runtime.load_base(&tiny(), &name("tiny"), NOW, false).expect("an import");
     let kjv = import(&runtime, "kjv", "tiny").expect("an import");
     let python = import(&runtime, "python", "tiny").expect("an import");
     compose(&runtime, "bare", &[]);

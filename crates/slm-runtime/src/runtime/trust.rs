@@ -1,0 +1,50 @@
+//! Whether a manifest may be activated here: the local policy over the signatures that the store holds.
+
+use slm_manifest::{Manifest, TrustRule};
+use slm_store::{NameKind, Storage};
+
+use crate::error::RuntimeError;
+use crate::runtime::Runtime;
+use crate::runtime::activate::HISTORY_LIMIT;
+
+impl<S: Storage> Runtime<S> {
+    /// Holds `manifest` against the policy.
+    ///
+    /// # Errors
+    /// `unsigned`, `untrusted-key`, `bad-signature`, `bare-base-refused`; what the storage returns.
+    pub(super) fn judge(&self, manifest: &Manifest) -> Result<(), RuntimeError> {
+        let signatures = match self.shared.policy.trust.rule {
+            // Nobody needs to have signed: nothing is looked for.
+            TrustRule::None => Vec::new(),
+            _ => {
+                let found = self.signatures_of(manifest.digest())?;
+                found.into_iter().map(|(_, signature)| signature).collect()
+            }
+        };
+        Ok(self.shared.policy.judge(manifest, &signatures)?)
+    }
+
+    /// A manifest of the same composition that may be activated, where the store has one: what somebody signed is not signed anew because it
+    /// would be put together at another time.
+    pub(super) fn trusted_twin(
+        &self,
+        manifest: &Manifest,
+    ) -> Result<Option<Manifest>, RuntimeError> {
+        let id = manifest.composition_id();
+        let named = self.store.names(NameKind::Composition)?;
+        let named = named.into_iter().filter_map(|(_, record)| record.ok());
+        let mut blobs: Vec<_> =
+            named.filter(|record| record.id == id.digest()).map(|record| record.blob).collect();
+        let past = self.store.history(HISTORY_LIMIT)?;
+        blobs.extend(past.iter().filter(|(_, g)| g.composition == id).map(|(_, g)| g.manifest));
+        for blob in blobs {
+            if let Ok(twin) = self.stored_manifest(blob)
+                && twin.composition_id() == id
+                && self.judge(&twin).is_ok()
+            {
+                return Ok(Some(twin));
+            }
+        }
+        Ok(None)
+    }
+}
