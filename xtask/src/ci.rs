@@ -6,7 +6,9 @@
 use std::time::Instant;
 
 use crate::problems::Outcome;
-use crate::{deny, format_doc, fuzz, golden, kernels, layers, package, parity, run, tidy, wasm};
+use crate::{
+    deny, format_doc, fuzz, golden, kernels, layers, oci, package, parity, run, tidy, wasm,
+};
 
 type Step = (&'static str, fn() -> Outcome);
 
@@ -32,6 +34,7 @@ const STEPS: &[Step] = &[
 
 const HEAVY: &[Step] = &[
     ("kernels", kernels::check),
+    ("oci", oci::check),
     ("fuzz", || fuzz::run(&["--seconds", "60"])),
     ("test (release)", || run::must(tests().arg("--release"))),
 ];

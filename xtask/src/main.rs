@@ -13,6 +13,7 @@ mod golden;
 mod kernels;
 mod layers;
 mod metadata;
+mod oci;
 mod package;
 mod parity;
 mod policy_doc;
@@ -37,6 +38,7 @@ usage: cargo xtask COMMAND
   wasm [--debian]             the library crates compile for wasm32-unknown-unknown; --debian: with Debian's compiler
   parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
   kernels                     every tier's kernels have the scalar bits: here, on aarch64 under qemu, as WASM under Node
+  oci                         signatures and packages beside minisign, skopeo and a docker-registry on loopback: the same ids, the same bits
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
@@ -67,6 +69,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["wasm", "--debian"] => wasm::check(wasm::Toolchain::Debian),
         ["parity", rest @ ..] => parity::run(rest),
         ["kernels"] => kernels::check(),
+        ["oci"] => oci::check(),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["bench", rest @ ..] => bench::run(rest),

@@ -26,10 +26,15 @@ pub(crate) struct Cli {
 /// The commands, in the order a day uses them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Bring a model into the store: a GGUF or .slm file, or a HF folder
+    /// Bring a model into the store: a GGUF or .slm file, or a HF folder; `import oci DIR`: a composition from an OCI image layout
     Import {
-        /// The file or folder
+        /// The file or folder, or the word oci
         path: PathBuf,
+        /// The OCI image layout
+        layout: Option<PathBuf>,
+        /// Which image of the layout [default: the only one]
+        #[arg(long, requires = "layout")]
+        tag: Option<String>,
         /// Name in the store
         #[arg(long)]
         name: Option<String>,
@@ -136,6 +141,38 @@ pub(crate) enum Command {
     },
     /// Measure speed
     Bench(BenchArgs),
+    /// Make a key pair for signatures
+    Key {
+        /// What to do
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+    /// Sign a composition or an evaluation record
+    Sign(SignArgs),
+    /// Whose signatures count here
+    Trust {
+        /// What to do
+        #[command(subcommand)]
+        command: TrustCommand,
+    },
+    /// Write a composition with everything it needs as one .slm file
+    Pack {
+        /// Name, composition id, manifest digest or manifest file
+        what: String,
+        /// The file to write
+        file: PathBuf,
+    },
+    /// Bring a packed composition into the store
+    Unpack {
+        /// The file
+        file: PathBuf,
+        /// Name in the store
+        #[arg(long)]
+        name: Option<String>,
+        /// Let the name point to another composition than before
+        #[arg(long)]
+        replace: bool,
+    },
     /// Write a base or a composition in another format
     Export {
         /// What to write
@@ -223,6 +260,110 @@ pub(crate) enum ExportCommand {
         /// The file to write
         file: PathBuf,
     },
+    /// A composition with everything it needs as an OCI image layout, which registries take
+    Oci {
+        /// Name, composition id, manifest digest or manifest file
+        what: String,
+        /// The folder to make
+        folder: PathBuf,
+        /// What the image is called
+        #[arg(long, default_value = "latest")]
+        tag: String,
+    },
+}
+
+/// Key commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key pair in minisign's form: NAME.pub and NAME.key
+    New {
+        /// What the files are called
+        name: String,
+        /// Where they go [default: the current folder]
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<PathBuf>,
+        /// Put the secret key under the password in the first line of FILE
+        #[arg(long, value_name = "FILE")]
+        password_file: Option<PathBuf>,
+    },
+}
+
+/// `sign`.
+#[derive(Debug, Args)]
+pub(crate) struct SignArgs {
+    /// Name, composition id, manifest digest or manifest file; or the digest of an evaluation record
+    pub(crate) what: String,
+    /// The secret key
+    #[arg(long, value_name = "FILE", conflicts_with = "signature")]
+    pub(crate) key: Option<PathBuf>,
+    /// The file whose first line is the key's password
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Store this signature, which another program made
+    #[arg(long, value_name = "FILE")]
+    pub(crate) signature: Option<PathBuf>,
+    /// The key it is by: a file or minisign's line [default: the trusted key of its id]
+    #[arg(long, value_name = "KEY", requires = "signature")]
+    pub(crate) public_key: Option<PathBuf>,
+    /// Also write the signature here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Only write the bytes that are signed here, for another program
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["key", "signature", "out"])]
+    pub(crate) document: Option<PathBuf>,
+}
+
+/// Trust commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrustCommand {
+    /// Trust a public key
+    Add {
+        /// What its owner is called here
+        name: String,
+        /// minisign's file, or the line that it prints
+        key: String,
+    },
+    /// Whom this store trusts
+    List,
+    /// Trust a key no longer
+    Remove {
+        /// What its owner is called here
+        name: String,
+    },
+    /// Show the local policy, or change what it says of trust
+    Policy {
+        /// Who must have signed what is activated
+        #[arg(value_enum)]
+        rule: Option<RuleArg>,
+        /// Key ids or names of trusted keys, for signed-by
+        #[arg(value_name = "KEY")]
+        keys: Vec<String>,
+        /// Whether the empty stack may be activated
+        #[arg(long, value_enum)]
+        bare_base: Option<BareBaseArg>,
+    },
+}
+
+/// Who must have signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RuleArg {
+    /// Nobody
+    None,
+    /// A trusted key
+    Signed,
+    /// One of these keys
+    SignedBy,
+}
+
+/// Whether the empty stack may be activated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BareBaseArg {
+    /// The rule decides
+    AsOthers,
+    /// Yes, without a signature
+    Unsigned,
+    /// Never
+    Refused,
 }
 
 /// Which model a command runs: a composition of the store, or files.

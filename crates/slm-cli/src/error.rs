@@ -102,6 +102,14 @@ impl CliError {
         }
     }
 
+    /// A second path where only an OCI image layout has one.
+    pub(crate) fn layout_of(word: &std::path::Path) -> CliError {
+        CliError::CommandLine {
+            message: format!("{}: before a layout's folder stands the word oci", word.display()),
+            usage: Some("Usage: slm import oci DIR --name NAME".to_owned()),
+        }
+    }
+
     /// Names the path of an input/output error.
     pub(crate) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> CliError {
         let path = path.into();
@@ -139,8 +147,8 @@ impl Coded for CliError {
             | CliError::Name { .. }
             | CliError::Missing { .. }
             | CliError::Value { .. } => ErrorClass::Usage,
-            CliError::Format { .. } => ErrorClass::Refused,
             CliError::Policy(error) => error.class(),
+            CliError::Format { .. } => ErrorClass::Refused,
             CliError::Unclean { .. } => ErrorClass::Damaged,
             CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
         }
@@ -170,6 +178,12 @@ fn advice(code: &str) -> Option<&'static str> {
     })
 }
 
+impl From<slm_manifest::signature::SignatureError> for CliError {
+    fn from(error: slm_manifest::signature::SignatureError) -> CliError {
+        slm_runtime::runtime::ShareError::from(error).into()
+    }
+}
+
 /// Lets `?` turn every runtime-side error into ours.
 macro_rules! through_runtime {
     ($($error:ty),* $(,)?) => {
@@ -191,6 +205,7 @@ through_runtime!(
     slm_runtime::error::ActivationError,
     slm_runtime::error::ModelError,
     slm_runtime::error::RequestError,
+    slm_runtime::runtime::ShareError,
     slm_runtime::tokenizer::TokenizerError,
     slm_store::StoreError,
 );

@@ -14,7 +14,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use slm_format::Coded;
 
-use crate::args::{AdapterCommand, Cli, Command, EvalCommand, ExportCommand};
+use crate::args::{AdapterCommand, Cli, Command, EvalCommand, ExportCommand, KeyCommand};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::world::World;
@@ -65,7 +65,13 @@ fn report_panics(output: Output) {
 fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
     let world = World { store: cli.store, output };
     match cli.command {
-        Command::Import { path, name, replace } => {
+        Command::Import { path, layout: Some(folder), tag, name, replace } => {
+            if path.as_os_str() != "oci" {
+                return Err(CliError::layout_of(&path));
+            }
+            command::pack::import_oci(&world, &folder, tag.as_deref(), name, replace)
+        }
+        Command::Import { path, name, replace, .. } => {
             command::import::base(&world, &path, name, replace)
         }
         Command::Adapter {
@@ -98,6 +104,18 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
         Command::Bench(args) => command::bench::bench(&world, args),
         Command::Export { command: ExportCommand::Gguf { base, file } } => {
             command::export::gguf(&world, &base, &file)
+        }
+        Command::Export { command: ExportCommand::Oci { what, folder, tag } } => {
+            command::pack::export_oci(&world, &what, &folder, &tag)
+        }
+        Command::Key { command: KeyCommand::New { name, dir, password_file } } => {
+            command::key::new(&world, &name, dir, password_file)
+        }
+        Command::Sign(args) => command::sign::sign(&world, &args),
+        Command::Trust { command } => command::trust::trust(&world, command),
+        Command::Pack { what, file } => command::pack::pack(&world, &what, &file),
+        Command::Unpack { file, name, replace } => {
+            command::pack::unpack(&world, &file, name, replace)
         }
         Command::Demo => command::demo::demo(&world),
     }

@@ -74,6 +74,23 @@ impl OutFile {
     }
 }
 
+/// Writes a file that must not be there yet, synced; a secret one is readable by its owner alone from its first byte on.
+///
+/// # Errors
+/// `io` for whatever keeps it from being written, a file that is there among it.
+pub(crate) fn write_new(path: &Path, bytes: &[u8], secret: bool) -> Result<(), CliError> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(if secret { 0o600 } else { 0o666 });
+    }
+    let io = |error| CliError::Io { path: path.to_owned(), error };
+    let mut file = options.open(path).map_err(io)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io)
+}
+
 /// A temporary file with the permissions of a file that a person makes.
 #[cfg(unix)]
 fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {

@@ -17,6 +17,9 @@ use crate::output::Output;
 /// Limits of every decode in the program.
 pub(crate) const LIMITS: Limits = Limits::STANDARD;
 
+/// Where the policy stands in the store's folder.
+pub(crate) const POLICY_FILE: &str = "policy.toml";
+
 /// What every command needs.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -41,7 +44,7 @@ impl World {
 
     /// The rules of this store's owner: `policy.toml` in its folder, the defaults where there is none.
     pub(crate) fn policy(&self) -> Result<LocalPolicy, CliError> {
-        let path = self.store_path()?.join("policy.toml");
+        let path = self.store_path()?.join(POLICY_FILE);
         match read_if_there(&path)? {
             Some(bytes) => Ok(LocalPolicy::from_toml(&text(bytes, &path)?, &LIMITS)?),
             None => Ok(LocalPolicy::default()),
@@ -49,7 +52,7 @@ impl World {
     }
 
     /// `--store`, then `$SLM_STORE`, then the platform's data folder.
-    fn store_path(&self) -> Result<PathBuf, CliError> {
+    pub(crate) fn store_path(&self) -> Result<PathBuf, CliError> {
         if let Some(path) = &self.store {
             return Ok(path.clone());
         }
@@ -61,7 +64,7 @@ impl World {
 }
 
 /// Who the log shall name: the user, where the environment tells and the name can be one.
-fn actor() -> Option<Name> {
+pub(crate) fn actor() -> Option<Name> {
     std::env::var("USER").ok()?.parse().ok()
 }
 

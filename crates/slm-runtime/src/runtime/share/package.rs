@@ -114,7 +114,7 @@ impl<S: Storage> Runtime<S> {
             Intent {
                 operation: Operation::Unpack,
                 time: now.to_owned(),
-                actor: None,
+                actor: self.actor.clone(),
                 composition: Some(composition),
                 manifest: Some(manifest_digest),
             },
@@ -310,7 +310,7 @@ impl<S: Storage> Runtime<S> {
         let intent = Intent {
             operation,
             time: now.to_owned(),
-            actor: None,
+            actor: self.actor.clone(),
             composition: None,
             manifest: None,
         };

@@ -83,7 +83,7 @@ impl<S: Storage> Runtime<S> {
             Intent {
                 operation: Operation::Sign,
                 time: now.to_owned(),
-                actor: None,
+                actor: self.actor.clone(),
                 composition: None,
                 manifest: (kind == DocumentKind::Manifest).then_some(signed.digest),
             },
