@@ -1,8 +1,10 @@
-//! Content-addressed blobs, names, generations and the two-slot commit, over a storage trait.
+//! Content-addressed blobs, names, generations, the two-slot commit and the audit log, over a storage trait.
 //!
 //! A store holds immutable blobs under their sha256, names that point to them, and one active generation. Every change is made under
 //! an exclusive [`WriteLock`] and is either whole or not there: blobs and names are written aside, synced and renamed into place; the
 //! active generation is a record in one of two slots, of which the older is overwritten and synced, and then is the newer.
+//! [`Store::begin`] makes a change that the audit log tells of before it is made; [`Store::gc`] removes what nothing needs;
+//! [`Store::verify`] looks at everything.
 //!
 //! ```
 //! use slm_format::Digest;

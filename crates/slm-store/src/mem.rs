@@ -11,10 +11,33 @@ use crate::storage::{Access, Storage, StorageFile};
 /// Files in memory. Clones share them, so that a store can be opened again.
 #[derive(Debug, Clone, Default)]
 pub struct MemStorage {
-    files: Arc<Mutex<BTreeMap<String, Arc<[u8]>>>>,
+    files: Arc<Mutex<BTreeMap<String, Content>>>,
     locked: Arc<AtomicBool>,
     /// How many leases each path has.
     leases: Leases,
+}
+
+/// A file's bytes: shared with whoever reads it, or, once something was appended, in a buffer that grows in place.
+#[derive(Debug, Clone)]
+enum Content {
+    Shared(Arc<[u8]>),
+    Growing(Vec<u8>),
+}
+
+impl Content {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Content::Shared(bytes) => bytes,
+            Content::Growing(bytes) => bytes,
+        }
+    }
+
+    fn shared(&self) -> Arc<[u8]> {
+        match self {
+            Content::Shared(bytes) => Arc::clone(bytes),
+            Content::Growing(bytes) => Arc::from(bytes.as_slice()),
+        }
+    }
 }
 
 type Leases = Arc<Mutex<BTreeMap<String, usize>>>;
@@ -51,17 +74,17 @@ impl MemStorage {
 
     /// Makes the file at `path` hold `bytes`, past all rules of a store: to bring in a snapshot, or damage.
     pub fn insert(&self, path: &str, bytes: &[u8]) {
-        self.files().insert(path.to_owned(), Arc::from(bytes));
+        self.files().insert(path.to_owned(), Content::Shared(Arc::from(bytes)));
     }
 
     /// Every file, in ascending order of paths.
     #[cfg(feature = "faulty")]
     pub(crate) fn files_now(&self) -> Vec<(String, Arc<[u8]>)> {
-        self.files().iter().map(|(path, bytes)| (path.clone(), Arc::clone(bytes))).collect()
+        self.files().iter().map(|(path, content)| (path.clone(), content.shared())).collect()
     }
 
     // No code panics while it holds the mutex, so a poisoned one still holds whole files.
-    fn files(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
+    fn files(&self) -> MutexGuard<'_, BTreeMap<String, Content>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,9 +92,12 @@ impl MemStorage {
     fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), StoreError> {
         let mut files = self.files();
         let file = files.get_mut(path).ok_or_else(|| absent(path))?;
-        let mut bytes = file.to_vec();
-        change(&mut bytes);
-        *file = Arc::from(bytes);
+        if let Content::Shared(bytes) = file {
+            *file = Content::Growing(bytes.to_vec());
+        }
+        if let Content::Growing(bytes) = file {
+            change(bytes);
+        }
         Ok(())
     }
 }
@@ -83,11 +109,11 @@ impl Storage for MemStorage {
     type Lease = MemLease;
 
     fn open(&self, path: &str) -> Result<Option<Arc<[u8]>>, StoreError> {
-        Ok(self.files().get(path).cloned())
+        Ok(self.files().get(path).map(Content::shared))
     }
 
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.files().get(path).map(|bytes| bytes[..bytes.len().min(limit)].to_vec()))
+        Ok(self.read_at(path, 0, limit)?.map(|(bytes, _)| bytes))
     }
 
     fn read_at(
@@ -96,7 +122,7 @@ impl Storage for MemStorage {
         offset: u64,
         limit: usize,
     ) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
-        Ok(self.files().get(path).map(|bytes| window(bytes, offset, limit)))
+        Ok(self.files().get(path).map(|content| window(content.bytes(), offset, limit)))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<String>, StoreError> {
@@ -111,12 +137,15 @@ impl Storage for MemStorage {
         if files.contains_key(path) {
             return Err(StoreError::io(path, &io::Error::from(io::ErrorKind::AlreadyExists)));
         }
-        files.insert(path.to_owned(), Arc::from([]));
+        files.insert(path.to_owned(), Content::Shared(Arc::from([])));
         Ok(MemFile { storage: self.clone(), path: path.to_owned(), bytes: Vec::new() })
     }
 
     fn overwrite(&self, path: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.edit(path, |file| *file = bytes.to_vec())
+        self.edit(path, |file| {
+            file.clear();
+            file.extend_from_slice(bytes);
+        })
     }
 
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
@@ -136,8 +165,8 @@ impl Storage for MemStorage {
 
     fn publish(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let mut files = self.files();
-        let bytes = files.remove(from).ok_or_else(|| absent(from))?;
-        files.insert(to.to_owned(), bytes);
+        let content = files.remove(from).ok_or_else(|| absent(from))?;
+        files.insert(to.to_owned(), content);
         Ok(())
     }
 
@@ -191,7 +220,7 @@ impl io::Write for MemFile {
 
 impl StorageFile for MemFile {
     fn seal(self, _: Access) -> io::Result<()> {
-        self.storage.files().insert(self.path, Arc::from(self.bytes));
+        self.storage.files().insert(self.path, Content::Shared(Arc::from(self.bytes)));
         Ok(())
     }
 }

@@ -59,7 +59,8 @@ impl<S: Storage> Store<S> {
         Ok(self.slots()?.fault)
     }
 
-    /// Makes `generation` the active one and gives the digest of its blob. To go back, commit a generation that was active before: it
+    /// Makes `generation` the active one, past the audit log, and gives the digest of its blob. [`Store::begin`] and
+    /// [`Change::Activate`](super::Change::Activate) do it with a record. To go back, commit a generation that was active before: it
     /// is the same blob. Committing what is active changes nothing.
     ///
     /// Order: the generation's blob, its folder, then the older slot, each synced before the next. A failure or a power cut anywhere

@@ -9,8 +9,8 @@ use crate::layout;
 use crate::record::NameRecord;
 use crate::storage::{Access, Storage};
 
-/// Bytes of the log's end that are looked at under the lock.
-const WINDOW: u64 = 32 * MAX_LINE as u64;
+/// Bytes of the log's end that are looked at under the lock: a torn record, a whole one, and where that begins.
+const WINDOW: u64 = 3 * MAX_LINE as u64;
 
 /// Bytes of the log that a reader holds at a time.
 const PIECE: usize = 1 << 18;
@@ -85,7 +85,8 @@ impl<S: Storage> Store<S> {
         }
     }
 
-    /// Where the log ends, after a torn tail was cut off. Only the end is read, however long the log is.
+    /// Where the log ends, after a torn tail was cut off. Only the end is read, however long the log is, and where its last line is a whole
+    /// record only that is parsed; [`Store::audit`] looks at the chain.
     pub(super) fn mend_log(&self) -> Result<LogState, StoreError> {
         let Some((_, total)) = self.storage.read_at(layout::AUDIT, 0, 0)? else {
             return Ok(LogState { exists: false, len: 0, last: None, soiled: false });
@@ -93,9 +94,13 @@ impl<S: Storage> Store<S> {
         let from = total.saturating_sub(WINDOW);
         let anchor = if from == 0 { Anchor::Start } else { Anchor::Within };
         let window = self.storage.read_at(layout::AUDIT, from, WINDOW as usize)?;
+        let window = window.unwrap_or_default().0;
+        if let Some(last) = last_record(&window) {
+            return Ok(LogState { exists: true, len: total, last: Some(last), soiled: false });
+        }
         let mut scanner = Scanner::new(anchor, from);
         let mut last = None;
-        scanner.take(&window.unwrap_or_default().0, &mut |record| last = Some(record));
+        scanner.take(&window, &mut |record| last = Some(record));
         match scanner.end() {
             Ending::Whole => {}
             Ending::Torn(_) => self.storage.truncate(layout::AUDIT, scanner.whole())?,
@@ -193,4 +198,11 @@ impl<S: Storage> Store<S> {
         log.last = Some(record);
         Ok(())
     }
+}
+
+/// The record in the last line of `log`, if that is whole and behind another one.
+fn last_record(log: &[u8]) -> Option<AuditRecord> {
+    let lines = log.strip_suffix(b"\n")?;
+    let begin = lines.iter().rposition(|byte| *byte == b'\n')? + 1;
+    AuditRecord::parse(&lines[begin..]).ok()
 }

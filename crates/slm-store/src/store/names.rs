@@ -15,7 +15,7 @@ use crate::storage::{Access, Storage};
 pub type NameEntry = (Name, Result<NameRecord, StoreError>);
 
 impl<S: Storage> Store<S> {
-    /// Makes `name` stand for `record`; `true` if that changed something. With `replace`, a name that stands for something else, or
+    /// Makes `name` stand for `record`, past the audit log; `true` if that changed something. With `replace`, a name that stands for something else, or
     /// whose record is damaged, is given anew.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl<S: Storage> Store<S> {
         }
     }
 
-    /// Takes `name` away, whatever it stands for; `true` if that changed something. The blob stays until `gc`.
+    /// Takes `name` away, past the audit log, whatever it stands for; `true` if that changed something. The blob stays until `gc`.
     ///
     /// # Errors
     /// [`StoreError::Symlink`]; [`StoreError::Io`].
