@@ -441,3 +441,55 @@ fn what_an_activation_costs() {
     // which somebody may have left unsynced.
     assert_eq!((syncs(&first), syncs(&second)), (11, 8), "{first:#?}");
 }
+
+/// Records that are well formed, carry the right digest, and were never written by a store.
+#[test]
+fn a_forged_record_breaks_nothing() {
+    let forge = |fields: &str| {
+        let line = format!("{{{fields}}}");
+        let digest = Digest::of(line.as_bytes());
+        line.replacen("\"operation\"", &format!("\"digest\":\"{digest}\",\"operation\""), 1) + "\n"
+    };
+    let fields = |code: &str, sequence: u64, time: &str, why: &str| {
+        forge(&format!(
+            r#"{code}"operation":"sign","sequence":{sequence},"stage":"validating","time":"{time}"{why}"#
+        ))
+    };
+    let long = format!(r#","why":"{}""#, "x".repeat(1800));
+    for (line, accepted) in [
+        (fields("", 1, NOW, ""), true),
+        (fields("", 1, NOW, &long), true),
+        (fields(r#""code":"a-b","#, 1, NOW, ""), true),
+        (fields("", 1, NOW, &format!(r#","why":"{}""#, "x".repeat(3000))), false),
+        (fields("", 1, "never", ""), false),
+        (fields("", 0, NOW, ""), false),
+        (fields("", u64::MAX, NOW, ""), false),
+        (fields("", (1 << 53) - 1, NOW, ""), false),
+        (fields(r#""code":"A B","#, 1, NOW, ""), false),
+        (fields("", 1, NOW, ",\"why\":\"\\u001b[2J\""), false),
+    ] {
+        // Behind it more than a torn end can be, so that it is damage if it is no record.
+        let storage = MemStorage::new();
+        let store = Store::open(storage.clone()).unwrap();
+        drop(store.lock().unwrap());
+        storage.insert("audit.log", (line.clone() + &line + &"x".repeat(4000)).as_bytes());
+        let mut seen = 0;
+        let error = store.audit_each(&mut |_| seen += 1).unwrap_err();
+        assert_eq!((error.code(), seen), ("log-damaged", usize::from(accepted)), "{line}");
+        storage.insert("audit.log", line.as_bytes());
+        let mut lock = store.lock_at(NOW).unwrap();
+        let next = store.begin(&mut lock, intent(Operation::Sign)).map(drop);
+        assert!(next.is_ok() || !accepted, "{line}: {next:?}");
+    }
+    // The last number there is ends the log.
+    let storage = MemStorage::new();
+    let store = Store::open(storage.clone()).unwrap();
+    drop(store.lock().unwrap());
+    let last = fields("", (1 << 53) - 1, NOW, "");
+    storage.insert("audit.log", (fields("", 1, NOW, "") + &last).as_bytes());
+    let error = store.lock_at(NOW).unwrap_err();
+    assert!(
+        matches!(error, StoreError::LogDamaged { problem: LogProblem::Sequence, .. }),
+        "{error:?}"
+    );
+}

@@ -288,3 +288,79 @@ impl Model {
         *self = Model { blobs: BTreeSet::new(), ..new.clone() };
     }
 }
+
+/// A change to the bytes of a log.
+#[derive(Debug, Clone)]
+enum Edit {
+    Flip(prop::sample::Index, u8),
+    Cut(prop::sample::Index),
+    Remove(prop::sample::Index, usize),
+    Insert(prop::sample::Index, Vec<u8>),
+    Repeat(prop::sample::Index, usize),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        (at(), 1u8..).prop_map(|(at, bits)| Edit::Flip(at, bits)),
+        at().prop_map(Edit::Cut),
+        (at(), 1usize..600).prop_map(|(at, len)| Edit::Remove(at, len)),
+        (at(), prop::collection::vec(any::<u8>(), 1..40))
+            .prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        (at(), 1usize..600).prop_map(|(at, len)| Edit::Repeat(at, len)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_edit_of_the_log_makes_a_record(edits in prop::collection::vec(edit(), 1..4)) {
+        let storage = MemStorage::new();
+        let store = Store::open(storage.clone()).unwrap();
+        let mut model = begin(&store);
+        for number in 0..5 {
+            let step = Step::Activate(vec![number % 4]);
+            model.run(&store, &step).unwrap();
+            model = model.after(&step);
+        }
+        let original = store.audit().unwrap().records;
+        let mut log = storage.open("audit.log").unwrap().unwrap().to_vec();
+        for edit in &edits {
+            if log.is_empty() {
+                break;
+            }
+            match edit {
+                Edit::Flip(at, bits) => *at.get_mut(&mut log) ^= bits,
+                Edit::Cut(at) => log.truncate(at.index(log.len())),
+                Edit::Remove(at, len) => {
+                    let at = at.index(log.len());
+                    log.drain(at..(at + len).min(log.len()));
+                }
+                Edit::Insert(at, bytes) => {
+                    let at = at.index(log.len());
+                    log.splice(at..at, bytes.iter().copied());
+                }
+                Edit::Repeat(at, len) => {
+                    let at = at.index(log.len());
+                    let again = log[at..(at + len).min(log.len())].to_vec();
+                    log.splice(at..at, again);
+                }
+            }
+        }
+        storage.insert("audit.log", &log);
+        let mut seen = Vec::new();
+        let said = store.audit_each(&mut |record| seen.push(record));
+        prop_assert!(original.starts_with(&seen), "a record that was never written");
+        if let Err(error) = &said {
+            prop_assert_eq!(error.code(), "log-damaged");
+        }
+        // Whatever it is, the next operation works on it or refuses.
+        let mut lock = store.lock_at(NOW).unwrap();
+        match store.begin(&mut lock, intent(Operation::Sign)).and_then(|pending| pending.unchanged()) {
+            Ok(()) => {}
+            Err(error) => prop_assert_eq!(error.code(), "log-damaged"),
+        }
+        prop_assert_eq!(store.active().unwrap().map(|active| active.generation), model.active);
+    }
+}

@@ -6,13 +6,16 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 use slm_format::Digest;
-use slm_manifest::{CompositionId, Name};
+use slm_manifest::{CompositionId, MAX_COUNT, Name, is_utc_timestamp};
 
 use crate::record::NameKind;
 pub(crate) use scan::{Anchor, Ending, Scanner};
 
 /// Longest line of the log, its line feed included.
 pub(crate) const MAX_LINE: usize = 2048;
+
+/// The last number of a record: the largest integer that every JSON reader gives back.
+pub(crate) const MAX_SEQUENCE: u64 = MAX_COUNT;
 
 /// What somebody set out to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -185,14 +188,32 @@ impl AuditRecord {
 
     /// The record in `line`, which ends before its line feed.
     pub(crate) fn parse(line: &[u8]) -> Result<AuditRecord, LogProblem> {
+        if line.len() >= MAX_LINE {
+            return Err(LogProblem::Length);
+        }
         let record: AuditRecord = serde_json::from_slice(line).map_err(|_| LogProblem::Text)?;
-        if record.json() != line {
+        if record.json() != line || !record.is_printable() {
             return Err(LogProblem::Text);
+        }
+        if !(1..=MAX_SEQUENCE).contains(&record.sequence) {
+            return Err(LogProblem::Sequence);
         }
         if digest_of(line, record.digest) != record.digest {
             return Err(LogProblem::Digest);
         }
         Ok(record)
+    }
+
+    /// Whether the texts are such as this crate writes: a time, a code, words. A terminal shows them as they are.
+    fn is_printable(&self) -> bool {
+        let is_code = |code: &String| {
+            (1..=64).contains(&code.len())
+                && code.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        };
+        let is_words = |text: &String| text.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
+        is_utc_timestamp(&self.time)
+            && self.code.as_ref().is_none_or(is_code)
+            && self.why.as_ref().is_none_or(is_words)
     }
 
     fn json(&self) -> Vec<u8> {

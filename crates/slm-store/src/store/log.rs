@@ -3,7 +3,10 @@
 use slm_format::{Coded as _, ErrorClass};
 
 use super::{Store, WriteLock};
-use crate::audit::{Anchor, AuditRecord, Ending, MAX_LINE, Operation, Outcome, Scanner, Stage};
+use crate::audit::{
+    Anchor, AuditRecord, Ending, LogProblem, MAX_LINE, MAX_SEQUENCE, Operation, Outcome, Scanner,
+    Stage,
+};
 use crate::error::StoreError;
 use crate::layout;
 use crate::record::NameRecord;
@@ -117,8 +120,12 @@ impl<S: Storage> Store<S> {
             Ok(LogState { last: Some(last), .. }) if last.is_open() => last.clone(),
             _ => return Ok(()),
         };
-        let mut record =
-            AuditRecord { stage: Stage::Recovered, time: now.to_owned(), ..open.clone() };
+        let mut record = AuditRecord {
+            stage: Stage::Recovered,
+            time: now.to_owned(),
+            code: None,
+            ..open.clone()
+        };
         let (outcome, why) = match self.look_after(lock, &open) {
             Ok((outcome, why)) => (outcome, why.to_owned()),
             Err(error) if error.class() == ErrorClass::Damaged => {
@@ -185,6 +192,13 @@ impl<S: Storage> Store<S> {
         if log.soiled {
             self.storage.truncate(layout::AUDIT, log.len)?;
             log.soiled = false;
+        }
+        if let Some(AuditRecord { sequence: after @ MAX_SEQUENCE.., .. }) = log.last {
+            return Err(StoreError::LogDamaged {
+                offset: log.len,
+                after,
+                problem: LogProblem::Sequence,
+            });
         }
         let (sequence, before) = match &log.last {
             Some(last) => (last.sequence + 1, Some(last.digest)),
