@@ -4,7 +4,7 @@ use slm_format::Encoding;
 
 use crate::arch::{is_integer_coded, scalar};
 use crate::layout::BLOCK_BYTES;
-use crate::matmul::{self, Rows, Then, ThenPair};
+use crate::matmul::{self, Ahead, Rows, Then, ThenPair};
 use crate::queries::{Queries, check_rows};
 use crate::{Executor, QMatrix, QuantizedRows, Tier};
 
@@ -166,8 +166,14 @@ impl Kernels {
             assert_eq!(out.len(), n_rows * n_tokens, "output of the product");
             assert!(n_rows.is_multiple_of(crate::layout::STRIP_ROWS), "whole strips");
             assert_eq!(w.layout(), crate::Layout::Interleaved, "layout");
-            let part =
-                matmul::Part { first_row: 0, n_rows, first_token: 0, n_tokens, stride: n_rows };
+            let part = matmul::Part {
+                first_row: 0,
+                n_rows,
+                first_token: 0,
+                n_tokens,
+                stride: n_rows,
+                ahead: &[],
+            };
             avx512::int8_free_order(token, out, w, part, xq);
             return Some(());
         }
@@ -176,7 +182,7 @@ impl Kernels {
     }
 
     /// Up to three products of the same rows as [`Kernels::matmul`] makes them, handed out to `exec` together; `then` sees every finished
-    /// piece once, on the thread that computed it.
+    /// piece once, on the thread that computed it; `ahead` tells what a lone token reads after a piece.
     ///
     /// No heap allocation once a thread has made such products of that size before.
     ///
@@ -191,7 +197,7 @@ impl Kernels {
     /// let (q, k) = (QMatrix::new(Encoding::F32, 2, 2, &bytes)?, QMatrix::new(Encoding::F32, 1, 2, &bytes[8..])?);
     /// let (mut a, mut b) = ([0.0; 2], [0.0; 1]);
     /// let outs = [&mut a[..], &mut b[..]];
-    /// Kernels::detect().matmul_each(&Inline, outs, [&q, &k], &[1.0, 10.0], None, &|piece, out| {
+    /// Kernels::detect().matmul_each(&Inline, outs, [&q, &k], &[1.0, 10.0], None, None, &|piece, out| {
     ///     if piece.product == 1 {
     ///         out[0] = -out[0];
     ///     }
@@ -206,6 +212,7 @@ impl Kernels {
         ws: [&QMatrix; N],
         x: &[f32],
         xq: Option<&QuantizedRows>,
+        ahead: Option<Ahead<'_>>,
         then: Then<'_>,
     ) {
         const { assert!(N <= 3, "at most three products together") };
@@ -215,7 +222,7 @@ impl Kernels {
             three[n] = out;
             matrices[n] = Some(w);
         }
-        matmul::matmul_each(*self, exec, three, matrices, Rows { x, xq }, then);
+        matmul::matmul_each(*self, exec, three, matrices, Rows { x, xq }, ahead, then);
     }
 
     /// Two products of one shape and the same rows, in step: `then` sees the same piece of both. Else as [`Kernels::matmul_each`].
@@ -229,9 +236,10 @@ impl Kernels {
         ws: [&QMatrix; 2],
         x: &[f32],
         xq: Option<&QuantizedRows>,
+        ahead: Option<Ahead<'_>>,
         then: ThenPair<'_>,
     ) {
-        matmul::matmul_pair(*self, exec, outs, ws, Rows { x, xq }, then);
+        matmul::matmul_pair(*self, exec, outs, ws, Rows { x, xq }, ahead, then);
     }
 
     /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r bt[r, first + o] * z[t, r]` from +0.0, `r` ascending; then

@@ -46,7 +46,7 @@ pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
 pub use kernels::Kernels;
 pub use layout::Layout;
-pub use matmul::{Piece, Then, ThenPair};
+pub use matmul::{Ahead, Piece, Then, ThenPair};
 pub use matrix::QMatrix;
 pub use queries::Queries;
 pub use rows::QuantizedRows;

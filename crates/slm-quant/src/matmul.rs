@@ -11,8 +11,8 @@ use crate::{Executor, Inline, Kernels, QMatrix, QuantizedRows};
 
 /// Weight bytes (times tokens) below which a piece of work is not worth handing to a worker: reading them takes about as long.
 const MIN_JOB_BYTES: usize = 24 * 1024;
-/// The same for rows of plain floats given f32 rows: an adapter's are many small pieces in many places, and two threads wait for memory at once.
-const MIN_FLOAT_JOB_BYTES: usize = 8 * 1024;
+/// The same for rows of plain floats given f32 rows.
+const MIN_FLOAT_JOB_BYTES: usize = 32 * 1024;
 /// Rows of plain floats that a kernel likes to take together.
 const FLOAT_ROWS: usize = 4;
 /// Pieces per worker, so that one slow worker does not hold the others up.
@@ -41,14 +41,20 @@ pub type Then<'a> = &'a (dyn Fn(Piece, &mut [f32]) + Sync);
 /// [`Then`] for two products in step.
 pub type ThenPair<'a> = &'a (dyn Fn(Piece, &mut [f32], &mut [f32]) + Sync);
 
+/// What a lone token reads after a piece of its product: asked for a line at a time while the piece is computed, so that it is near by then.
+/// Changes nothing but time.
+pub type Ahead<'a> = &'a (dyn Fn(Piece) -> &'a [u8] + Sync);
+
 /// A rectangle of a product. Element (token `t`, row `r`), counted within it, goes to `out[t * stride + r]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct Part<'a> {
     pub(crate) first_row: usize,
     pub(crate) n_rows: usize,
     pub(crate) first_token: usize,
     pub(crate) n_tokens: usize,
     pub(crate) stride: usize,
+    /// Read after it; to be asked for meanwhile.
+    pub(crate) ahead: &'a [u8],
 }
 
 /// The activations of a product: f32 rows, and the same rows in 8 bits where there are such.
@@ -65,7 +71,8 @@ pub(crate) fn matmul(
     w: &QMatrix,
     rows: Rows<'_>,
 ) {
-    matmul_each(kernels, exec, [out, &mut [], &mut []], [Some(w), None, None], rows, &|_, _| {});
+    let (outs, ws) = ([out, &mut [][..], &mut []], [Some(w), None, None]);
+    matmul_each(kernels, exec, outs, ws, rows, None, &|_, _| {});
 }
 
 /// Up to three products of the same rows, handed out together.
@@ -75,6 +82,7 @@ pub(crate) fn matmul_each(
     outs: [&mut [f32]; 3],
     ws: [Option<&QMatrix>; 3],
     rows: Rows<'_>,
+    ahead: Option<Ahead<'_>>,
     then: Then<'_>,
 ) {
     let mut n_tokens = 0;
@@ -89,9 +97,10 @@ pub(crate) fn matmul_each(
     if n_tokens == 0 {
         return;
     }
+    let ahead = ahead.filter(|_| n_tokens == 1);
     let compute = |piece: Piece, stride: usize, out: &mut [f32]| {
         let w = ws[piece.product].expect("BUG: a piece without a matrix");
-        part(kernels, out, w, piece, stride, rows);
+        part(kernels, out, w, piece, stride, rows, ahead.map_or(&[], |ahead| ahead(piece)));
     };
     let n_rows = |n: usize| ws[n].map_or(1, QMatrix::rows);
     let bytes = |n: usize| ws[n].map_or(0, |w| w.data().len());
@@ -160,6 +169,7 @@ pub(crate) fn matmul_pair(
     outs: [&mut [f32]; 2],
     ws: [&QMatrix; 2],
     rows: Rows<'_>,
+    ahead: Option<Ahead<'_>>,
     then: ThenPair<'_>,
 ) {
     let n_tokens = rows.n_tokens(ws[0]);
@@ -171,9 +181,13 @@ pub(crate) fn matmul_pair(
     if n_tokens == 0 {
         return;
     }
+    let ahead = ahead.filter(|_| n_tokens == 1);
     let finish = |piece: Piece, a: &mut [f32], b: &mut [f32]| {
-        part(kernels, a, ws[0], piece, piece.n_rows, rows);
-        part(kernels, b, ws[1], piece, piece.n_rows, rows);
+        for (product, out) in [&mut *a, &mut *b].into_iter().enumerate() {
+            let piece = Piece { product, ..piece };
+            let ahead = ahead.map_or(&[][..], |ahead| ahead(piece));
+            part(kernels, out, ws[product], piece, piece.n_rows, rows, ahead);
+        }
         then(piece, a, b);
     };
     let row_bytes = (ws[0].data().len() + ws[1].data().len()) / n_rows;
@@ -233,9 +247,10 @@ fn part(
     piece: Piece,
     stride: usize,
     rows: Rows<'_>,
+    ahead: &[u8],
 ) {
     let Piece { first_row, n_rows, first_token, n_tokens, .. } = piece;
-    let part = Part { first_row, n_rows, first_token, n_tokens, stride };
+    let part = Part { first_row, n_rows, first_token, n_tokens, stride, ahead };
     match rows.xq.filter(|_| is_integer_coded(w.encoding())) {
         Some(xq) => int8_part(kernels, out, w, part, xq),
         None => tier_call!(kernels, float_strip(out, w, part, rows.x)),
@@ -243,7 +258,7 @@ fn part(
 }
 
 /// Strips by the interleaved kernels, rows that stand by themselves by the row-major ones.
-fn int8_part(kernels: Kernels, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+fn int8_part(kernels: Kernels, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let strip_rows = match w.layout() {
         Layout::RowMajor => 0,
         Layout::Interleaved => {

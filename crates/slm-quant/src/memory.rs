@@ -42,7 +42,7 @@ impl Memory {
 const HUGE_PAGE: usize = 2 << 20;
 
 impl AlignedBytes {
-    /// `len` zeros. Allocates up to 63 bytes more, and where they are to lie in huge pages (from 4 MiB on) up to 4 MiB more of address space,
+    /// `len` zeros. Allocates up to 63 bytes more, and where they are to lie in huge pages (from 1 MiB on) up to 4 MiB more of address space,
     /// of which less than 2 MiB is ever touched.
     pub fn zeroed(len: usize) -> AlignedBytes {
         #[cfg(all(target_os = "linux", feature = "huge-pages"))]
@@ -59,7 +59,7 @@ impl AlignedBytes {
 /// A mapping of its own, advised to use huge pages; `None` when it is not worth it or the system declines.
 #[cfg(all(target_os = "linux", feature = "huge-pages"))]
 fn huge(len: usize) -> Option<AlignedBytes> {
-    if len < 2 * HUGE_PAGE {
+    if len < HUGE_PAGE / 2 {
         return None;
     }
     let mapped = len.checked_next_multiple_of(HUGE_PAGE)?.checked_add(HUGE_PAGE)?;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn small_and_large_buffers_are_zero_aligned_and_as_long_as_asked() {
-        for len in [0, 1, 63, 4096, (4 << 20) - 1, 4 << 20, (5 << 20) + 7] {
+        for len in [0, 1, 63, 4096, (1 << 20) - 1, 1 << 20, (5 << 20) + 7] {
             let mut bytes = AlignedBytes::zeroed(len);
             assert_eq!(bytes.len(), len);
             assert!(bytes.iter().all(|&byte| byte == 0), "{len}");

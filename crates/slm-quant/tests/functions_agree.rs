@@ -165,17 +165,25 @@ fn executors_agree() {
                 let twice = |_: Piece, out: &mut [f32]| out.iter_mut().for_each(|y| *y *= 2.0);
                 let (mut a, mut b, mut c) = (empty.clone(), empty.clone(), empty.clone());
                 let outs = [&mut a[..], &mut b[..], &mut c[..]];
-                kernels.matmul_each(&two, outs, [&w, &plain, &w], &x, xq, &twice);
+                kernels.matmul_each(&two, outs, [&w, &plain, &w], &x, xq, Some(&|_| &data), &twice);
                 let doubled: Vec<u32> =
                     one.iter().map(|&y| (f32::from_bits(y) * 2.0).to_bits()).collect();
                 for out in [&a, &b, &c] {
                     assert_eq!(bits(out), doubled, "{encoding} {n_tokens} of three");
                 }
                 let outs = [&mut a[..], &mut b[..]];
-                kernels.matmul_pair(&two, outs, [&w, &plain], &x, xq, &|piece, a, b| {
-                    assert_eq!(a.len(), piece.n_rows * piece.n_tokens);
-                    a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
-                });
+                kernels.matmul_pair(
+                    &two,
+                    outs,
+                    [&w, &plain],
+                    &x,
+                    xq,
+                    Some(&|_| &data),
+                    &|piece, a, b| {
+                        assert_eq!(a.len(), piece.n_rows * piece.n_tokens);
+                        a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
+                    },
+                );
                 assert_eq!(bits(&a), doubled, "{encoding} {n_tokens} in step");
             }
         }

@@ -37,21 +37,24 @@ pub(crate) fn into_memory(
     exec: &dyn Executor,
     release: &(dyn Fn(Range<usize>) + Sync),
 ) -> Result<(AlignedBytes, Vec<ContentHash>), RuntimeError> {
+    // One after the other as a pass reads them: a matrix that begins where the last one ended is no new stream to the memory.
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by_key(|&at| reading_order(&tensors[at].name));
     let mut end = 0usize;
-    let mut places = Vec::with_capacity(tensors.len());
-    for tensor in tensors.iter() {
-        let len = tensor.bytes.of(file).len();
-        places.push(end..end + len);
+    let mut places = vec![0..0; tensors.len()];
+    for &at in &order {
+        let len = tensors[at].bytes.of(file).len();
+        places[at] = end..end + len;
         end = (end + len).next_multiple_of(64);
     }
     let mut memory = AlignedBytes::zeroed(end);
-    let mut slots = Vec::with_capacity(tensors.len());
-    let (mut rest, mut at) = (&mut memory[..], 0);
-    for place in &places {
-        let (slot, later) = rest.split_at_mut(place.end.next_multiple_of(64).min(end) - at);
-        at += slot.len();
+    let mut slots: Vec<_> = tensors.iter().map(|_| Mutex::new(&mut [][..])).collect();
+    let mut rest = &mut memory[..];
+    for &at in &order {
+        let len = places[at].len();
+        let (slot, later) = rest.split_at_mut(len.next_multiple_of(64).min(rest.len()));
         rest = later;
-        slots.push(Mutex::new(&mut slot[..place.len()]));
+        slots[at] = Mutex::new(&mut slot[..len]);
     }
     let sources: &[SourceTensor] = tensors;
     let contents = parallel_for(exec, sources.len(), &|at| {
@@ -72,6 +75,26 @@ pub(crate) fn into_memory(
         tensor.bytes = TensorBytes::InFile { offset: place.start, len: place.len() };
     }
     Ok((memory, contents))
+}
+
+/// Where a tensor stands in a pass: layer after layer, and at last what is read once.
+fn reading_order(name: &str) -> (u32, usize) {
+    const ROLES: [&str; 9] = [
+        "attn_norm",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_norm",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+    ];
+    let of_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let Some((layer, role)) = of_layer else { return (u32::MAX, 0) };
+    let role = role.strip_suffix(".weight").unwrap_or(role);
+    let role = ROLES.iter().position(|known| *known == role).unwrap_or(ROLES.len());
+    (layer.parse().unwrap_or(u32::MAX), role)
 }
 
 /// The hash of a tensor that was found good before.

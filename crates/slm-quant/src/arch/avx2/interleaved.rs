@@ -16,7 +16,7 @@ pub(crate) fn int8_interleaved(
     s: Avx2,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     match w.encoding() {
@@ -32,7 +32,7 @@ pub(crate) fn int8_interleaved(
     }
 }
 
-fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let first = part.first_row / STRIP_ROWS;
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);

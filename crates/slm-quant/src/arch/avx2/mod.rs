@@ -66,6 +66,7 @@ impl<R, C: FnMut() -> R> pulp::NullaryFnOnce for Run<C> {
 impl Avx2 {
     /// Asks for every cache line of `values`.
     #[expect(unsafe_code, reason = "pulp has no prefetch")]
+    #[inline(always)]
     pub(crate) fn prefetch<T>(self, values: &[T]) {
         use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let first = values.as_ptr().cast::<i8>();

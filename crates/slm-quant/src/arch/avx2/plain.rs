@@ -11,7 +11,7 @@ use crate::layout::BLOCK_BYTES;
 use crate::matmul::Part;
 
 /// As [`scalar::float_strip`].
-pub(crate) fn float_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+pub(crate) fn float_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, x: &[f32]) {
     s.run(
         #[inline(always)]
         move || {
@@ -37,7 +37,7 @@ fn float_row<const T: usize>(
     s: Avx2,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     r: usize,
     token: usize,
     x: &[f32],

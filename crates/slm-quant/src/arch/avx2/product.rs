@@ -15,7 +15,13 @@ const ROWS: usize = 8;
 const RUN: usize = 8;
 
 /// As [`scalar::int8_strip`], for rows that stand by themselves.
-pub(crate) fn int8_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+pub(crate) fn int8_strip(
+    s: Avx2,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part<'_>,
+    xq: &QuantizedRows,
+) {
     match w.encoding() {
         Encoding::Q4_0 => strip::<group::Q4_0>(s, out, w, part, xq),
         Encoding::Q4_1 => strip::<group::Q4_1>(s, out, w, part, xq),
@@ -33,7 +39,7 @@ pub(crate) fn int8_strip(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: 
     }
 }
 
-fn strip<K: Group>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+fn strip<K: Group>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let mut token = 0;
     while token < part.n_tokens {
         // All rows of the part under one tile of tokens: the part stays in the cache.
@@ -55,7 +61,7 @@ fn tile_of<K: Group, const T: usize>(
     s: Avx2,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
     token: usize,
 ) {

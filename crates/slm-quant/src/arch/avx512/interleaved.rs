@@ -11,12 +11,15 @@ use crate::matmul::Part;
 use crate::rows::{BLOCK, BlockSums, Tile, tile_rows};
 use crate::{QMatrix, QuantizedRows};
 
+/// Bytes that come from memory together.
+const LINE: usize = 64;
+
 /// Whole strips, from a strip's first row on.
 pub(crate) fn int8_interleaved(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     by_encoding::<false>(s, out, w, part, xq);
@@ -28,7 +31,7 @@ pub(crate) fn int8_free_order(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     by_encoding::<true>(s, out, w, part, xq);
@@ -38,7 +41,7 @@ fn by_encoding<const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     match w.encoding() {
@@ -58,12 +61,15 @@ fn product<K: Strip, const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     let first = part.first_row / STRIP_ROWS;
-    for i in 0..part.n_rows / STRIP_ROWS {
+    let n_strips = part.n_rows / STRIP_ROWS;
+    let mut ahead = AheadOf::new(part.ahead, n_strips, w.cols() / (BLOCK * K::BLOCKS));
+    for i in 0..n_strips {
         let strip = w.strip_bytes(first + i, 1);
+        let near = ahead.next_strip(s);
         let out = &mut out[i * STRIP_ROWS..];
         // All tokens before the next strip: this one stays in the first cache.
         let mut token = 0;
@@ -84,23 +90,56 @@ fn product<K: Strip, const FUSED: bool>(
             }
             let n = tile_rows(left);
             match n {
-                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
-                4 => tile::<K, 4, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
-                2 => tile::<K, 2, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
-                _ => tile::<K, 1, FUSED>(s, out, part.stride, strip, &xq.tile(from)),
+                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                4 => tile::<K, 4, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                2 => tile::<K, 2, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                _ => tile::<K, 1, FUSED>(s, out, part.stride, strip, &xq.tile(from), near),
             }
             token += n;
         }
     }
 }
 
-/// A strip with `T` tokens.
+/// The lines to be asked for during a part: the last ones during its last unit, because what comes first would be pushed out meanwhile.
+struct AheadOf<'a> {
+    rest: &'a [u8],
+    /// Units of the part that have none.
+    wait: usize,
+    units_of_strip: usize,
+    /// Bytes more than the units can ask for, for each strip.
+    surplus: usize,
+}
+
+impl<'a> AheadOf<'a> {
+    fn new(ahead: &'a [u8], n_strips: usize, units_of_strip: usize) -> AheadOf<'a> {
+        let (lines, units) = (ahead.len().div_ceil(LINE), n_strips * units_of_strip);
+        let surplus = lines.saturating_sub(units).div_ceil(n_strips.max(1)) * LINE;
+        AheadOf { rest: ahead, wait: units.saturating_sub(lines), units_of_strip, surplus }
+    }
+
+    /// What the units of the next strip ask for, a line each.
+    fn next_strip(&mut self, s: Avx512) -> &'a [u8] {
+        if self.rest.is_empty() || self.wait >= self.units_of_strip {
+            self.wait = self.wait.saturating_sub(self.units_of_strip);
+            return &[];
+        }
+        let (surplus, rest) = self.rest.split_at(self.surplus.min(self.rest.len()));
+        s.prefetch(surplus);
+        let n = (self.units_of_strip - self.wait) * LINE;
+        let (near, rest) = rest.split_at(n.min(rest.len()));
+        (self.rest, self.wait) = (rest, 0);
+        near
+    }
+}
+
+/// A strip with `T` tokens; each unit asks for a line of `near`.
 fn tile<K: Strip, const T: usize, const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
     strip: &[u8],
     x: &Tile<T>,
+    near: &[u8],
 ) {
     s.run(
         #[inline(always)]
@@ -108,8 +147,14 @@ fn tile<K: Strip, const T: usize, const FUSED: bool>(
             let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
             let codes = x.codes.chunks_exact(K::BLOCKS);
             let sums = x.sums.chunks_exact(K::BLOCKS);
+            let mut near = near.chunks(LINE);
             let mut acc = [s.set1(0.0); T];
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
+                if T == 1
+                    && let Some(line) = near.next()
+                {
+                    s.prefetch(line);
+                }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let w = K::unpack::<B>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);

@@ -64,7 +64,7 @@ macro_rules! as_avx2 {
 }
 
 as_avx2! {
-    int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows);
+    int8_strip(out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows);
     quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], xsum: &mut [i32], half: &mut [i32]);
     decode_row(encoding: Encoding, out: &mut [f32], row: &[u8]);
     rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]);
@@ -81,6 +81,7 @@ impl Avx512 {
     }
 
     /// As [`Avx2::prefetch`].
+    #[inline(always)]
     pub(crate) fn prefetch<T>(self, values: &[T]) {
         self.avx2().prefetch(values);
     }

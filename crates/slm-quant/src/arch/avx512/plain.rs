@@ -10,7 +10,7 @@ use crate::layout::BLOCK_BYTES;
 use crate::matmul::Part;
 
 /// As [`scalar::float_strip`].
-pub(crate) fn float_strip(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+pub(crate) fn float_strip(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part<'_>, x: &[f32]) {
     let x = &x[part.first_token * w.cols()..];
     if w.cols().is_multiple_of(16) {
         match w.encoding() {
@@ -39,7 +39,13 @@ pub(crate) fn float_strip(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, x
 }
 
 /// Rows of plain floats whose length is whole rounds of the 16 lanes, straight from where they stand.
-fn plain_strip<const TYPE: usize>(s: Avx512, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+fn plain_strip<const TYPE: usize>(
+    s: Avx512,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part<'_>,
+    x: &[f32],
+) {
     s.run(
         #[inline(always)]
         move || {
@@ -73,7 +79,7 @@ fn plain_tile<const TYPE: usize, const R: usize, const T: usize>(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     r: usize,
     token: usize,
     x: &[f32],
@@ -110,7 +116,7 @@ fn float_row<const T: usize>(
     s: Avx512,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     r: usize,
     token: usize,
     x: &[f32],

@@ -15,7 +15,7 @@ pub(crate) fn int8_interleaved<D: Dots>(
     d: D,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     match w.encoding() {
@@ -31,7 +31,13 @@ pub(crate) fn int8_interleaved<D: Dots>(
     }
 }
 
-fn product<D: Dots, K: Strip>(d: D, out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+fn product<D: Dots, K: Strip>(
+    d: D,
+    out: &mut [f32],
+    w: &QMatrix,
+    part: Part<'_>,
+    xq: &QuantizedRows,
+) {
     let first = part.first_row / STRIP_ROWS;
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);

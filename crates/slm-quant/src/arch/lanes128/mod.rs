@@ -29,7 +29,7 @@ pub(crate) fn int8_strip<L: Lanes>(
     _: L,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     super::scalar::int8_strip(out, w, part, xq);

@@ -51,7 +51,7 @@ fn widen4<L: Lanes, const TYPE: usize>(s: L, bytes: &[u8], at: usize) -> L::F {
 }
 
 /// As [`scalar::float_strip`].
-pub(crate) fn float_strip<L: Lanes>(s: L, out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+pub(crate) fn float_strip<L: Lanes>(s: L, out: &mut [f32], w: &QMatrix, part: Part<'_>, x: &[f32]) {
     let x = &x[part.first_token * w.cols()..];
     for r in 0..part.n_rows {
         let mut token = 0;
@@ -72,7 +72,7 @@ fn float_row<L: Lanes, const T: usize>(
     s: L,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     r: usize,
     token: usize,
     x: &[f32],

@@ -46,7 +46,7 @@ pub(crate) fn int8_interleaved(
     s: Neon,
     out: &mut [f32],
     w: &QMatrix,
-    part: Part,
+    part: Part<'_>,
     xq: &QuantizedRows,
 ) {
     match s.dotprod {

@@ -36,7 +36,7 @@ pub(crate) fn quantize_row(
 }
 
 /// The int8 products of a part of `w`, in either layout, with rows of `xq`.
-pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let per_unit = w.encoding().block_elements() / BLOCK;
     let mut buffer = [0u8; BLOCK_BYTES];
     for r in 0..part.n_rows {
@@ -56,7 +56,7 @@ pub(crate) fn int8_strip(out: &mut [f32], w: &QMatrix, part: Part, xq: &Quantize
 }
 
 /// As [`int8_strip`], for whole strips.
-pub(crate) fn int8_interleaved(out: &mut [f32], w: &QMatrix, part: Part, xq: &QuantizedRows) {
+pub(crate) fn int8_interleaved(out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     int8_strip(out, w, part, xq);
 }
 
@@ -80,7 +80,7 @@ fn term(block: &Block, q: &[i8], dx: f32, xsum: i32) -> f32 {
 }
 
 /// The decoded products of a part of `w`, in either layout, with rows of `x` (`[.., cols]`).
-pub(crate) fn float_strip(out: &mut [f32], w: &QMatrix, part: Part, x: &[f32]) {
+pub(crate) fn float_strip(out: &mut [f32], w: &QMatrix, part: Part<'_>, x: &[f32]) {
     /// Decoded at a time: whole blocks of every encoding, and whole rounds of the 16 lanes.
     const PIECE: usize = 256;
     /// Tokens that share one decoding.
