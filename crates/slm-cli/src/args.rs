@@ -188,7 +188,7 @@ pub(crate) enum Command {
 pub(crate) enum AdapterCommand {
     /// Parse, bind and store an adapter
     Import {
-        /// The PEFT folder or .slm file
+        /// A PEFT folder, or a GGUF, Plan 008, compact or .slm file
         path: PathBuf,
         /// Name in the store
         #[arg(long)]
@@ -199,6 +199,9 @@ pub(crate) enum AdapterCommand {
         /// What the path holds
         #[arg(long, value_enum, default_value_t = AdapterFormat::Auto)]
         format: AdapterFormat,
+        /// For plan008: which tensors its positions mean, a JSON array of canonical names
+        #[arg(long, value_name = "FILE")]
+        layout: Option<PathBuf>,
         /// Keep the factors' precision, or round them to f16 (another adapter, with another id)
         #[arg(long, value_enum, default_value_t = Factors::Keep)]
         factors: Factors,
@@ -206,6 +209,38 @@ pub(crate) enum AdapterCommand {
         #[arg(long)]
         replace: bool,
     },
+    /// What an adapter does to each tensor
+    Inspect {
+        /// A name or id of the store, or a path
+        what: String,
+        /// For files that name no base: the base, by name or id
+        #[arg(long)]
+        base: Option<String>,
+        /// For plan008 files
+        #[arg(long, value_name = "FILE")]
+        layout: Option<PathBuf>,
+    },
+    /// What two adapters do differently
+    Diff {
+        /// A name or id of the store, or a path
+        a: String,
+        /// Another
+        b: String,
+        /// For files that name no base: the base, by name or id
+        #[arg(long)]
+        base: Option<String>,
+    },
+}
+
+/// Formats an adapter can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AdapterExport {
+    /// A folder as PEFT saves it
+    Peft,
+    /// A GGUF adapter; LoRA only, scales folded into the numbers
+    Gguf,
+    /// A Plan 008 file, with its layout beside it as FILE.layout.json; LoRA only, scales and ranks folded into the numbers
+    Plan008,
 }
 
 /// Adapter formats.
@@ -215,6 +250,12 @@ pub(crate) enum AdapterFormat {
     Auto,
     /// A PEFT folder
     Peft,
+    /// A GGUF adapter
+    Gguf,
+    /// A Plan 008 file; needs --layout
+    Plan008,
+    /// A compact binary LoRA file
+    Compact,
     /// Our container
     Slm,
 }
@@ -259,6 +300,16 @@ pub(crate) enum ExportCommand {
         base: String,
         /// The file to write
         file: PathBuf,
+    },
+    /// An adapter of the store in another format
+    Adapter {
+        /// The adapter, by name or id
+        adapter: String,
+        /// The file or, for peft, the folder to write
+        path: PathBuf,
+        /// The format
+        #[arg(long, value_enum)]
+        format: AdapterExport,
     },
     /// A composition with everything it needs as an OCI image layout, which registries take
     Oci {

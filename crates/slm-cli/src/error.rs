@@ -201,6 +201,7 @@ through_runtime!(
     slm_format::safetensors::SafeTensorsError,
     slm_manifest::ManifestError,
     slm_overlay::OverlayError,
+    slm_overlay::binary::BinaryError,
     slm_runtime::chat::ChatError,
     slm_runtime::error::ActivationError,
     slm_runtime::error::ModelError,

@@ -1,5 +1,6 @@
 //! The `slm` program: parse, call, print.
 
+mod adapter;
 mod args;
 mod command;
 mod error;
@@ -75,8 +76,17 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
             command::import::base(&world, &path, name, replace)
         }
         Command::Adapter {
-            command: AdapterCommand::Import { path, name, base, format, factors, replace },
-        } => command::import::adapter(&world, &path, name, base, format, factors, replace),
+            command: AdapterCommand::Import { path, name, base, format, layout, factors, replace },
+        } => {
+            let format = (format, layout.as_deref());
+            command::import::adapter(&world, &path, name, base, format, factors, replace)
+        }
+        Command::Adapter { command: AdapterCommand::Inspect { what, base, layout } } => {
+            command::adapter::inspect(&world, &what, base.as_deref(), layout.as_deref())
+        }
+        Command::Adapter { command: AdapterCommand::Diff { a, b, base } } => {
+            command::adapter::diff(&world, &a, &b, base.as_deref())
+        }
         Command::List => command::list::list(&world),
         Command::Inspect { what, cpu } => command::inspect::inspect(&world, what, cpu),
         Command::Compose { name, base, adapters, out, replace } => {
@@ -104,6 +114,9 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
         Command::Bench(args) => command::bench::bench(&world, args),
         Command::Export { command: ExportCommand::Gguf { base, file } } => {
             command::export::gguf(&world, &base, &file)
+        }
+        Command::Export { command: ExportCommand::Adapter { adapter, path, format } } => {
+            command::export::adapter(&world, &adapter, &path, format)
         }
         Command::Export { command: ExportCommand::Oci { what, folder, tag } } => {
             command::pack::export_oci(&world, &what, &folder, &tag)

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use slm_format::safetensors::SafeTensors;
 use slm_format::{Coded, ErrorClass};
 use slm_manifest::{Activations, ExecutionProfile, KvType, Name};
-use slm_overlay::peft::{BindingReport, TouchedTensor};
 use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::budget::{Budgets, MemoryPlan, Workload};
 use slm_runtime::load::{Base, HfFiles};
-use slm_runtime::runtime::{Reference, ResolvedAdapter};
+use slm_runtime::runtime::Reference;
 use slm_runtime::{Composition, Engine, Runtime};
 use slm_store::Storage;
 use slm_store::{Blob as _, FsBlob};
 
+use crate::adapter::read_adapter;
 use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
 use crate::error::CliError;
 use crate::world::{LIMITS, World, map, read, read_if_there};
@@ -87,7 +87,7 @@ pub(crate) fn composition(
         if let Some(argument) = args.adapter.first() {
             // What is wrong with the file is said before what is missing on the command line.
             let _adapter =
-                read_adapter(Path::new(split_path_weight(argument)?.0), AdapterFormat::Auto)?;
+                read_adapter(Path::new(split_path_weight(argument)?.0), AdapterFormat::Auto, None)?;
             return Err(CliError::Missing { option: "--model" });
         }
         let runtime = world.runtime(engine.clone())?;
@@ -101,17 +101,10 @@ pub(crate) fn composition(
     for argument in &args.adapter {
         let (path, weight) = split_path_weight(argument)?;
         let path = Path::new(path);
-        let resolved = read_adapter(path, AdapterFormat::Auto)?(&base.shape())?;
-        if let Some(bound) = resolved.bound_to
-            && bound != base.id()
-        {
-            let name = file_name(path);
-            return Err(slm_runtime::error::ActivationError::AdapterBase {
-                name,
-                bound,
-                base: base.id(),
-            }
-            .into());
+        let resolved = read_adapter(path, AdapterFormat::Auto, None)?(&base.shape())?;
+        resolved.tokens.check(&base)?;
+        if let Some(requires) = &resolved.bound_to {
+            requires.check(&file_name(path), &base)?;
         }
         let bound = Arc::new(resolved.adapter).bind(base.id(), &base.shape())?;
         stack.push((file_name(path), Arc::new(bound), weight));
@@ -291,89 +284,6 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
     }
     paths.sort();
     Ok(paths)
-}
-
-/// What resolves an adapter against a base's shape.
-pub(crate) type ReadAdapter =
-    Box<dyn Fn(&slm_overlay::BaseShape) -> Result<ResolvedAdapter, slm_runtime::RuntimeError>>;
-
-/// Reads an adapter's files; what only the base can tell is checked when the result is called.
-pub(crate) fn read_adapter(path: &Path, format: AdapterFormat) -> Result<ReadAdapter, CliError> {
-    let is_folder = std::fs::metadata(path).map_err(|error| CliError::io(path, error))?.is_dir();
-    match format {
-        AdapterFormat::Peft if !is_folder => Err(CliError::Format {
-            path: path.to_owned(),
-            reason: "not a folder, as a PEFT adapter is",
-        }),
-        AdapterFormat::Slm if is_folder => {
-            Err(CliError::Format { path: path.to_owned(), reason: "a folder, not a .slm file" })
-        }
-        _ if is_folder => read_peft(path),
-        _ => read_slm(path, format),
-    }
-}
-
-fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
-    let config_path = folder.join("adapter_config.json");
-    let config =
-        read_if_there(&config_path)?.ok_or(slm_runtime::error::ModelError::FileMissing {
-            file: "adapter_config.json".to_owned(),
-        })?;
-    let weights_path = folder.join("adapter_model.safetensors");
-    if !weights_path.exists() {
-        let pickled = folder.join("adapter_model.bin");
-        if pickled.exists() {
-            return Err(CliError::Format {
-                path: pickled,
-                reason: "a pickle can run code when it is read; save the adapter again with safe_serialization=True",
-            });
-        }
-        return Err(slm_runtime::error::ModelError::FileMissing {
-            file: "adapter_model.safetensors".to_owned(),
-        }
-        .into());
-    }
-    let weights = map(&weights_path)?;
-    // Everything that can be wrong without a base is found now, before a missing option is complained of.
-    slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
-    Ok(Box::new(move |shape| {
-        let parsed = slm_overlay::peft::PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?;
-        let (adapter, report) = parsed.resolve(shape)?;
-        Ok(ResolvedAdapter { adapter, report, bound_to: None })
-    }))
-}
-
-fn read_slm(path: &Path, format: AdapterFormat) -> Result<ReadAdapter, CliError> {
-    let bytes = map(path)?;
-    let head: &[u8] = (*bytes).as_ref();
-    if is_safetensors(path, head) {
-        SafeTensors::parse(head, &LIMITS)?;
-        return Err(CliError::Format {
-            path: path.to_owned(),
-            reason: "factors alone are no adapter; give the folder that also has adapter_config.json",
-        });
-    }
-    if format == AdapterFormat::Auto && !head.starts_with(&slm_format::container::layout::MAGIC) {
-        return Err(CliError::Format {
-            path: path.to_owned(),
-            reason: "neither a .slm file nor a PEFT folder",
-        });
-    }
-    let container = slm_format::container::Container::open((*bytes).as_ref(), &LIMITS)?;
-    let (adapter, bound) = slm_runtime::runtime::read_adapter(&container, &LIMITS)?;
-    let targets = adapter
-        .modules()
-        .iter()
-        .map(|m| TouchedTensor { tensor: m.target.clone(), rank: m.rank(), scale: m.scale })
-        .collect();
-    let report = BindingReport { targets, patterns: Vec::new(), warnings: Vec::new() };
-    Ok(Box::new(move |_| {
-        Ok(ResolvedAdapter {
-            adapter: adapter.clone(),
-            report: report.clone(),
-            bound_to: Some(bound),
-        })
-    }))
 }
 
 /// The last part of a path, for people.

@@ -8,91 +8,83 @@ use slm_manifest::{AdapterId, BaseId};
 use slm_quant::QMatrix;
 use slm_quant::layout::AlignedBytes;
 
-use crate::{Adapter, BaseShape, LoraModule, OverlayError};
+use crate::kind::{Csr, Kron, Materials, RowSums, row_sums};
+use crate::shape::{EMBEDDING, HEAD};
+use crate::{Adapter, BaseShape, Delta, Factor, Module, OverlayError};
 
 /// An adapter whose targets were found in one base, with its factors in the form the kernels read.
 #[derive(Debug, Clone)]
 pub struct BoundAdapter {
     adapter: Arc<Adapter>,
     base: BaseId,
-    /// Module after module, A, and B transposed to `[rank, out]` so that the up-projection reads whole rows: in one piece, because a pass
-    /// reads each of them once, and small pieces in many places cost more than their bytes.
+    /// The modules' A, and B transposed to `[rank, out]` so that the up-projection reads whole rows: in one piece and in the order in which a
+    /// pass reads them, because small pieces in many places cost more than their bytes.
     working: Arc<AlignedBytes>,
     places: Vec<Place>,
+    forms: Vec<Form>,
 }
 
-/// Where a module's factors are in the working form.
-#[derive(Debug, Clone)]
+/// Where a low-rank module's factors are in the working form; empty for other modules.
+#[derive(Debug, Clone, Default)]
 struct Place {
     a: Range<usize>,
     b_transposed: Range<usize>,
 }
 
+/// What a module needs beside its pair, or in the place of one.
+#[derive(Debug, Clone)]
+pub(crate) enum Form {
+    /// Nothing: the working form has it, or the module itself.
+    None,
+    /// The sums that norms follow from, for every row.
+    Dora(Arc<[RowSums]>),
+    Sparse(Arc<Csr>),
+    Dense(Arc<Factor>),
+    Loha(Arc<Materials>),
+    Lokr(Arc<Kron>),
+}
+
 impl PartialEq for BoundAdapter {
-    /// The working form follows from the adapter.
+    /// The working form follows from the adapter and the base.
     fn eq(&self, other: &BoundAdapter) -> bool {
         self.adapter == other.adapter && self.base == other.base
     }
 }
 
 impl Adapter {
-    /// This adapter on the base `base_id`, whose names and shapes are `base`. From here on it is tied to that digest.
+    /// This adapter on the base `base_id`, whose names and shapes are `base`. From here on it is tied to that digest. What a kind needs of the
+    /// base's weights is worked out here, once.
     ///
     /// # Errors
-    /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape.
+    /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape;
+    /// [`OverlayError::BaseWeights`] when a kind needs them and `base` gives none; [`OverlayError::Embedding`] for a kind that cannot
+    /// stand on the embedding table.
     pub fn bind(
         self: Arc<Adapter>,
         base_id: BaseId,
-        base: &BaseShape,
+        base: &BaseShape<'_>,
     ) -> Result<BoundAdapter, OverlayError> {
         for module in self.modules() {
             let target = &module.target;
-            // The graph asks for the linear modules of its blocks; a target elsewhere would be ignored in silence.
-            let Some((rows, cols)) = base.linear(target) else {
+            // The graph asks for these; a target elsewhere would be ignored in silence.
+            let Some((rows, cols)) = base.target(target) else {
                 return Err(OverlayError::UnknownTensor {
-                    tensor: format!("{target}.lora_a"),
+                    tensor: format!("{target}.{}", module.factors()[0].0),
                     module: target.clone(),
                 });
             };
-            let (found_rows, found_cols) = module.shape();
-            let rank = u64::from(module.rank());
-            if found_cols != cols {
-                let (found, expected) = (vec![rank, found_cols], vec![rank, cols]);
-                return Err(OverlayError::Shape {
-                    tensor: format!("{target}.lora_a"),
-                    found,
-                    expected,
-                });
-            }
-            if found_rows != rows {
-                let (found, expected) = (vec![found_rows, rank], vec![rows, rank]);
-                return Err(OverlayError::Shape {
-                    tensor: format!("{target}.lora_b"),
-                    found,
-                    expected,
-                });
+            module.fits(rows, cols)?;
+            let plain = matches!(&module.delta, Delta::Lora(lora) if lora.bias.is_none());
+            let lora = matches!(&module.delta, Delta::Lora(_));
+            let fixed = target == EMBEDDING && !(plain && self.invocation().is_empty());
+            if fixed || target == HEAD && !lora {
+                return Err(OverlayError::Embedding { tensor: target.clone() });
             }
         }
-        let mut end = 0usize;
-        let mut place = |len: usize| {
-            let start = end;
-            end = (start + len).next_multiple_of(64);
-            start..start + len
-        };
-        let places: Vec<Place> = self
-            .modules()
-            .iter()
-            .map(|module| Place {
-                a: place(module.a.data().len()),
-                b_transposed: place(module.b.data().len()),
-            })
-            .collect();
-        let mut working = AlignedBytes::zeroed(end);
-        for (module, place) in self.modules().iter().zip(&places) {
-            working[place.a.clone()].copy_from_slice(module.a.data());
-            module.b.transpose_into(&mut working[place.b_transposed.clone()]);
-        }
-        Ok(BoundAdapter { adapter: self, base: base_id, working: Arc::new(working), places })
+        let (working, places) = pairs(self.modules());
+        let forms = self.modules().iter().map(|module| form(module, base));
+        let forms = forms.collect::<Result<_, _>>()?;
+        Ok(BoundAdapter { adapter: self, base: base_id, working: Arc::new(working), places, forms })
     }
 }
 
@@ -114,7 +106,14 @@ impl BoundAdapter {
 
     /// Bytes resident beside the base: the adapter's factors, and their copy in the form that the kernels read.
     pub fn bytes(&self) -> u64 {
-        self.adapter.bytes() + self.working.len() as u64
+        let forms = self.forms.iter().map(|form| match form {
+            Form::None | Form::Dense(_) => 0,
+            Form::Dora(sums) => size_of_val(&sums[..]) as u64,
+            Form::Sparse(csr) => csr.bytes(),
+            Form::Loha(materials) => materials.bytes(),
+            Form::Lokr(kron) => kron.bytes(),
+        });
+        self.adapter.bytes() + self.working.len() as u64 + forms.sum::<u64>()
     }
 
     /// Index of the module that touches `tensor`.
@@ -122,27 +121,135 @@ impl BoundAdapter {
         self.adapter.modules().binary_search_by(|module| module.target.as_str().cmp(tensor)).ok()
     }
 
-    pub(crate) fn module(&self, index: usize) -> &LoraModule {
+    pub(crate) fn module(&self, index: usize) -> &Module {
         &self.adapter.modules()[index]
     }
 
-    /// A of a module, `[rank, in]`.
+    pub(crate) fn form(&self, index: usize) -> &Form {
+        &self.forms[index]
+    }
+
+    /// A of a low-rank module, `[rank, in]`.
     pub(crate) fn a(&self, index: usize) -> QMatrix<'_> {
-        let a = &self.module(index).a;
-        matrix(a.encoding(), a.rows(), a.cols(), self.a_bytes(index))
+        let (a, _) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
+        matrix(a.encoding(), a.rows(), a.cols(), &self.working[self.place_of_a(index)])
     }
 
-    /// The bytes of a module's A.
-    pub(crate) fn a_bytes(&self, index: usize) -> &[u8] {
-        &self.working[self.places[index].a.clone()]
+    /// All factors of low-rank modules, in the order in which a pass reads them.
+    pub(crate) fn working(&self) -> &[u8] {
+        &self.working
     }
 
-    /// B of a module, transposed: `[rank, out]`.
+    /// Where a module's A is in [`BoundAdapter::working`].
+    pub(crate) fn place_of_a(&self, index: usize) -> Range<usize> {
+        self.places[index].a.clone()
+    }
+
+    /// Where a module's B is.
+    pub(crate) fn place_of_b(&self, index: usize) -> Range<usize> {
+        self.places[index].b_transposed.clone()
+    }
+
+    /// Row `row` of a low-rank module's B, `[rank]`.
+    pub(crate) fn b_row(&self, index: usize, row: usize, out: &mut [f32]) {
+        let (_, b) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
+        b.row_into(row, out);
+    }
+
+    /// B of a low-rank module, transposed: `[rank, out]`.
     pub(crate) fn b_transposed(&self, index: usize) -> QMatrix<'_> {
-        let b = &self.module(index).b;
-        let bytes = &self.working[self.places[index].b_transposed.clone()];
+        let (_, b) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
+        let bytes = &self.working[self.place_of_b(index)];
         matrix(b.encoding(), b.cols(), b.rows(), bytes)
     }
+}
+
+/// The pair of a low-rank module.
+fn pair(module: &Module) -> Option<(&Factor, &Factor)> {
+    match &module.delta {
+        Delta::Lora(lora) => Some((&lora.a, &lora.b)),
+        Delta::Dora(dora) => Some((&dora.a, &dora.b)),
+        Delta::Vera(vera) => Some((&vera.a, &vera.b)),
+        _ => None,
+    }
+}
+
+/// The working form of all pairs, and where each is. Pairs that share their bytes are there once.
+fn pairs(modules: &[Module]) -> (AlignedBytes, Vec<Place>) {
+    let (places, end) = places(modules);
+    let mut working = AlignedBytes::zeroed(end);
+    for (module, place) in modules.iter().zip(&places) {
+        let Some((a, b)) = pair(module) else { continue };
+        working[place.a.clone()].copy_from_slice(a.data());
+        if !place.b_transposed.is_empty() {
+            b.transpose_into(&mut working[place.b_transposed.clone()]);
+        }
+    }
+    (working, places)
+}
+
+/// Where each module's factors go, and how long all are together. Modules that read the same rows have their A one after the other, then
+/// their B.
+fn places(modules: &[Module]) -> (Vec<Place>, usize) {
+    let mut order: Vec<(usize, usize)> =
+        (0..modules.len()).flat_map(|n| [(n, 0), (n, 1)]).collect();
+    order.sort_by_key(|&(n, factor)| {
+        let (layer, group, role) = reading_order(&modules[n].target);
+        (layer, group, factor, role, n)
+    });
+    let mut places = vec![Place::default(); modules.len()];
+    let mut end = 0usize;
+    // Only factors of kinds that share them are looked for.
+    let mut shared: Vec<(&Factor, Range<usize>)> = Vec::new();
+    for (n, half) in order {
+        let Some((a, b)) = pair(&modules[n]) else { continue };
+        let factor = if half == 0 { a } else { b };
+        let shares = matches!(modules[n].delta, Delta::Vera(_));
+        let known = shared.iter().find(|(known, _)| shares && known.shares(factor));
+        let place = match known {
+            Some((_, place)) => place.clone(),
+            // The embedding table's B is read row by row where it is.
+            None if half == 1 && modules[n].target == EMBEDDING => end..end,
+            None => {
+                let place = end..end + factor.data().len();
+                end = place.end.next_multiple_of(64);
+                place
+            }
+        };
+        if shares {
+            shared.push((factor, place.clone()));
+        }
+        *(if half == 0 { &mut places[n].a } else { &mut places[n].b_transposed }) = place;
+    }
+    (places, end)
+}
+
+/// Where a module stands in a pass: its layer, those that read the same rows, which of them. What is in no layer comes last.
+fn reading_order(target: &str) -> (u32, usize, usize) {
+    const GROUPS: [&[&str]; 4] =
+        [&["attn_q", "attn_k", "attn_v"], &["attn_output"], &["ffn_gate", "ffn_up"], &["ffn_down"]];
+    let of_layer = target.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let Some((layer, role)) = of_layer else { return (u32::MAX, 0, 0) };
+    let role = role.strip_suffix(".weight").unwrap_or(role);
+    let place = |roles: &&[&str]| roles.iter().position(|known| *known == role);
+    let group = GROUPS.iter().position(|roles| place(roles).is_some()).unwrap_or(GROUPS.len());
+    let role = GROUPS.get(group).and_then(place).unwrap_or(0);
+    (layer.parse().unwrap_or(u32::MAX), group, role)
+}
+
+fn form(module: &Module, base: &BaseShape<'_>) -> Result<Form, OverlayError> {
+    Ok(match &module.delta {
+        Delta::Lora(_) | Delta::Ia3(_) | Delta::Vera(_) => Form::None,
+        Delta::Dora(dora) => {
+            let (tensor, what) = (module.target.clone(), "the norm of a row");
+            let weights = base.weights.ok_or(OverlayError::BaseWeights { tensor, what })?;
+            Form::Dora(row_sums(dora, base.weight_of(&module.target), weights).into())
+        }
+        Delta::Sparse(sparse) => Form::Sparse(Arc::new(Csr::new(sparse))),
+        Delta::Dense(dense) => Form::Dense(Arc::new(dense.delta.clone())),
+        Delta::Loha(loha) => Form::Loha(Arc::new(Materials::new(loha))),
+        Delta::Lokr(lokr) => Form::Lokr(Arc::new(Kron::new(lokr))),
+    })
 }
 
 fn matrix(encoding: Encoding, rows: u32, cols: u32, data: &[u8]) -> QMatrix<'_> {

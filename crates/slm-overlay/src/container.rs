@@ -1,7 +1,8 @@
 //! An adapter in a `.slm` container: one section that holds all of it.
 //!
 //! The section is a u64 length, a header of that length (postcard of [`Header`]), and then A and B of each module, each starting at a
-//! multiple of 64 from the start of the section, zeros between. Modules are sorted by target. One adapter has one encoding.
+//! multiple of 64 from the start of the section, zeros between. Modules are sorted by target. One adapter has one encoding. Adapters that are more than
+//! low-rank modules are written in the layout of [`crate::section`].
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -13,7 +14,7 @@ use slm_format::container::{
 use slm_format::{Digest, Encoding, Limits, Reader};
 use slm_manifest::AdapterId;
 
-use crate::{Adapter, AdapterKind, Factor, LoraModule, OverlayError, SourceDigest};
+use crate::{Adapter, AdapterKind, Factor, LoraModule, OverlayError, SourceDigest, section};
 
 /// Version of the section's layout.
 const VERSION: u32 = 0;
@@ -41,10 +42,20 @@ struct ModuleHeader<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct FactorHeader<'a> {
+pub(crate) struct FactorHeader<'a> {
     encoding: &'a str,
     rows: u32,
     cols: u32,
+}
+
+impl FactorHeader<'_> {
+    pub(crate) fn of(factor: &Factor) -> FactorHeader<'static> {
+        FactorHeader {
+            encoding: factor.encoding().name(),
+            rows: factor.rows(),
+            cols: factor.cols(),
+        }
+    }
 }
 
 impl Adapter {
@@ -77,15 +88,15 @@ impl Adapter {
 
     /// The bytes of an adapter section.
     pub fn to_section(&self) -> Vec<u8> {
-        let header = self.header();
-        let mut bytes = Vec::with_capacity(
-            header.len() + 8 + self.bytes() as usize + 128 * self.modules().len(),
-        );
+        let Some(modules) = self.plain_lora() else { return section::write(self) };
+        let header = self.header(&modules);
+        let mut bytes =
+            Vec::with_capacity(header.len() + 8 + self.bytes() as usize + 128 * modules.len());
         bytes.extend((header.len() as u64).to_le_bytes());
         bytes.extend(header);
-        for module in self.modules() {
+        for module in &modules {
             for factor in [&module.a, &module.b] {
-                bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
+                pad(&mut bytes);
                 bytes.extend(factor.data());
             }
         }
@@ -102,6 +113,9 @@ impl Adapter {
         let header_len =
             reader.count("length of the header", limits.max_header_bytes, 1).map_err(read_error)?;
         let header_bytes = reader.take("header", header_len as u64).map_err(read_error)?;
+        if header_bytes.first() == Some(&(section::VERSION as u8)) {
+            return section::read(header_bytes, reader, limits);
+        }
         let header = match postcard::take_from_bytes::<Header<'_>>(header_bytes) {
             Ok((header, [])) => header,
             Ok((_, rest)) => return Err(refuse(format!("{} bytes follow the header", rest.len()))),
@@ -112,7 +126,7 @@ impl Adapter {
         }
         match AdapterKind::from_name(header.kind) {
             Some(AdapterKind::Lora) => {}
-            None => {
+            _ => {
                 return Err(OverlayError::Kind {
                     peft_type: header.kind.chars().take(80).collect(),
                 });
@@ -152,25 +166,20 @@ impl Adapter {
         if adapter.id() != header.id {
             return Err(OverlayError::Identity { claimed: header.id, found: adapter.id() });
         }
-        if adapter.header() != header_bytes {
+        if adapter.plain_lora().map(|modules| adapter.header(&modules)).as_deref()
+            != Some(header_bytes)
+        {
             return Err(refuse("the header is not in its only encoding".into()));
         }
         Ok(adapter)
     }
 
-    fn header(&self) -> Vec<u8> {
-        fn factor(factor: &Factor) -> FactorHeader<'_> {
-            FactorHeader {
-                encoding: factor.encoding().name(),
-                rows: factor.rows(),
-                cols: factor.cols(),
-            }
-        }
-        let modules = self.modules().iter().map(|module| ModuleHeader {
+    fn header(&self, modules: &[LoraModule]) -> Vec<u8> {
+        let modules = modules.iter().map(|module| ModuleHeader {
             target: &module.target,
             scale_bits: module.scale.to_bits(),
-            a: factor(&module.a),
-            b: factor(&module.b),
+            a: FactorHeader::of(&module.a),
+            b: FactorHeader::of(&module.b),
         });
         let header = Header {
             version: VERSION,
@@ -187,7 +196,7 @@ impl Adapter {
     }
 }
 
-fn read_factor(
+pub(crate) fn read_factor(
     reader: &mut Reader<'_>,
     name: &str,
     header: &FactorHeader<'_>,
@@ -208,18 +217,28 @@ fn read_factor(
             bytes: reader.remaining(),
         });
     };
-    let read_error = |error: slm_format::ReadError| refuse(error.to_string());
-    let position = reader.position();
-    let padding = reader
-        .take("padding", position.next_multiple_of(ALIGNMENT) - position)
-        .map_err(read_error)?;
-    if padding.iter().any(|&byte| byte != 0) {
-        return Err(refuse(format!("the padding before {name} is not zero")));
-    }
-    let data = reader.take("factor", len).map_err(read_error)?;
+    skip_padding(reader, name)?;
+    let data = reader.take("factor", len).map_err(|error| refuse(error.to_string()))?;
     Factor::new(name, found, rows, cols, Cow::Borrowed(data))
 }
 
-fn refuse(reason: String) -> OverlayError {
+/// Fills up with zeros to where a factor starts.
+pub(crate) fn pad(bytes: &mut Vec<u8>) {
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
+}
+
+/// Passes the zeros before `name`.
+pub(crate) fn skip_padding(reader: &mut Reader<'_>, name: &str) -> Result<(), OverlayError> {
+    let position = reader.position();
+    let padding = reader
+        .take("padding", position.next_multiple_of(ALIGNMENT) - position)
+        .map_err(|error| refuse(error.to_string()))?;
+    match padding.iter().all(|&byte| byte == 0) {
+        true => Ok(()),
+        false => Err(refuse(format!("the padding before {name} is not zero"))),
+    }
+}
+
+pub(crate) fn refuse(reason: String) -> OverlayError {
     OverlayError::Section { reason }
 }

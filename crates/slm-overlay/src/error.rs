@@ -136,22 +136,32 @@ pub enum OverlayError {
         module: String,
     },
     /// A tensor that nothing would read.
-    #[error("{tensor}: not a factor of a LoRA adapter; it would be ignored")]
+    #[error("{tensor}: not a factor of an adapter of this kind; it would be ignored")]
     UnusedTensor {
         /// The tensor.
         tensor: String,
     },
-    /// An adapter on the embedding table or on the head.
-    #[error("{tensor}: adapters on the embedding table or on the head are not supported")]
+    /// An adapter that cannot stand on the embedding table or on the head.
+    #[error("{tensor}: on the embedding table only plain LoRA is supported, on the head only LoRA")]
     Embedding {
         /// The tensor.
         tensor: String,
     },
-    /// The file carries a copy of a base weight.
-    #[error("{tensor}: a copy of a base weight, which an adapter must not carry")]
+    /// The file carries a copy of a base weight that is not this base's, or cannot be compared with it.
+    #[error("{tensor}: a copy of a base weight: {reason}")]
     BaseCopy {
         /// The tensor.
         tensor: String,
+        /// What differs.
+        reason: String,
+    },
+    /// A factor of a module is not there.
+    #[error("{module} has no {factor}")]
+    MissingFactor {
+        /// The module.
+        module: String,
+        /// The factor.
+        factor: &'static str,
     },
     /// A without B.
     #[error("{module} has lora_A but no lora_B")]
@@ -185,8 +195,10 @@ pub enum OverlayError {
         /// The shape it must have.
         expected: Vec<u64>,
     },
-    /// A factor that is no matrix.
-    #[error("{tensor}: shape {found:?}, expected two dimensions, neither of them zero")]
+    /// A factor of another number of dimensions than it must have.
+    #[error(
+        "{tensor}: shape {found:?}, expected a matrix, or a vector where the kind has one, without a zero"
+    )]
     NotMatrix {
         /// The tensor.
         tensor: String,
@@ -226,6 +238,54 @@ pub enum OverlayError {
     DuplicateTarget {
         /// The tensor.
         tensor: String,
+    },
+    /// Modules of one adapter are of different kinds.
+    #[error("{tensor}: a module of kind {found} in an adapter of kind {expected}")]
+    MixedKinds {
+        /// The tensor of the odd one.
+        tensor: String,
+        /// Its kind.
+        found: &'static str,
+        /// The kind of the first one.
+        expected: &'static str,
+    },
+    /// Indices of sparse elements that do not rise, or leave the matrix.
+    #[error("{tensor}: index {index} at {at} does not rise, or is not below {end}")]
+    SparseIndex {
+        /// The tensor.
+        tensor: String,
+        /// Where the index stands.
+        at: u64,
+        /// The index.
+        index: u64,
+        /// Elements of the matrix.
+        end: u64,
+    },
+    /// Something that can only be worked out from the base's weights, which are not at hand.
+    #[error("{tensor}: {what} needs the weights of the base")]
+    BaseWeights {
+        /// The tensor.
+        tensor: String,
+        /// What needs them.
+        what: &'static str,
+    },
+    /// A gain of a row that is not a finite number: the row has no length, or the magnitude is beyond f32.
+    #[error("{tensor}: row {row} is multiplied by {gain}")]
+    Gain {
+        /// The tensor.
+        tensor: String,
+        /// The row, in the base's order.
+        row: u64,
+        /// The gain.
+        gain: f32,
+    },
+    /// An adapter that claims tied weights has only one of the two sides.
+    #[error("the adapter claims tied weights and has {found}, but not {missing}")]
+    TiedHalf {
+        /// The side that is there.
+        found: &'static str,
+        /// The side that is not.
+        missing: &'static str,
     },
     /// An `.slm` file's adapter section is not one.
     #[error("adapter section: {reason}")]
@@ -279,6 +339,30 @@ pub enum OverlayError {
         /// Bytes given.
         bytes: u64,
     },
+    /// An adapter for another architecture than the base's.
+    #[error("an adapter for {found}, the base is {expected}")]
+    Architecture {
+        /// The architecture that the file names.
+        found: String,
+        /// The base's.
+        expected: &'static str,
+    },
+    /// To be written: what the format has no room for.
+    #[error("{tensor}: {format} has no room for {what}")]
+    Export {
+        /// The tensor.
+        tensor: String,
+        /// The format.
+        format: &'static str,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The adapter is not a GGUF file, or an entry of it is not what it must be.
+    #[error(transparent)]
+    Gguf(#[from] slm_format::gguf::GgufError),
+    /// The GGUF file cannot be written.
+    #[error(transparent)]
+    GgufWrite(#[from] slm_format::gguf::GgufWriteError),
     /// The weights are not a safetensors file.
     #[error(transparent)]
     SafeTensors(#[from] slm_format::safetensors::SafeTensorsError),
@@ -298,10 +382,6 @@ pub enum Feature {
     Bias,
     /// `modules_to_save`.
     ModulesToSave,
-    /// `use_dora`, or a magnitude vector.
-    Dora,
-    /// `lora_bias`, or a bias of a factor.
-    LoraBias,
     /// `fan_in_fan_out`.
     FanInFanOut,
     /// An initialisation that changes the base.
@@ -324,10 +404,10 @@ pub enum Feature {
     Monteclora,
     /// `megatron_config`.
     Megatron,
-    /// `alora_invocation_tokens`.
-    Alora,
-    /// `ensure_weight_tying`.
-    WeightTying,
+    /// Projections of VeRA that are not in the file.
+    UnsavedProjection,
+    /// Factors of a convolution.
+    Convolution,
 }
 
 impl Feature {
@@ -336,8 +416,6 @@ impl Feature {
         match self {
             Feature::Bias => "adapter-bias",
             Feature::ModulesToSave => "adapter-modules-to-save",
-            Feature::Dora => "adapter-dora-unsupported",
-            Feature::LoraBias => "adapter-lora-bias-unsupported",
             Feature::FanInFanOut => "adapter-fan-in-fan-out",
             Feature::Init => "adapter-init",
             Feature::Kasa => "adapter-kasa",
@@ -349,8 +427,8 @@ impl Feature {
             Feature::Arrow => "adapter-arrow",
             Feature::Monteclora => "adapter-monteclora",
             Feature::Megatron => "adapter-megatron",
-            Feature::Alora => "adapter-alora",
-            Feature::WeightTying => "adapter-weight-tying",
+            Feature::UnsavedProjection => "adapter-unsaved-projection",
+            Feature::Convolution => "adapter-convolution",
         }
     }
 
@@ -359,8 +437,6 @@ impl Feature {
         match self {
             Feature::Bias => "it replaces biases of the base, also while the adapter is off",
             Feature::ModulesToSave => "it replaces whole weights of the base",
-            Feature::Dora => "weight-decomposed adapters are not supported",
-            Feature::LoraBias => "biases of adapters are not supported",
             Feature::FanInFanOut => "bases that store weights transposed are not supported",
             Feature::Init => {
                 "the base was changed before training, so the factors are not a delta on it"
@@ -374,8 +450,10 @@ impl Feature {
             Feature::Arrow => "it routes between adapters by the input",
             Feature::Monteclora => "it draws random factors",
             Feature::Megatron => "it is laid out for Megatron's parallel layers",
-            Feature::Alora => "adapters that start at an invocation are not supported",
-            Feature::WeightTying => "adapters on tied weights are not supported",
+            Feature::UnsavedProjection => {
+                "the shared projections would have to be drawn as torch draws them; save the adapter with save_projection=True"
+            }
+            Feature::Convolution => "it is a factor of a convolution, which no model here has",
         }
     }
 }
@@ -401,6 +479,7 @@ impl Coded for OverlayError {
             OverlayError::UnusedTensor { .. } => "adapter-unused-tensor",
             OverlayError::Embedding { .. } => "embedding-adapter-unsupported",
             OverlayError::BaseCopy { .. } => "adapter-base-copy",
+            OverlayError::MissingFactor { .. } => "adapter-missing-factor",
             OverlayError::MissingB { .. } => "adapter-missing-b",
             OverlayError::MissingA { .. } => "adapter-missing-a",
             OverlayError::Rank { .. } => "adapter-rank",
@@ -409,12 +488,21 @@ impl Coded for OverlayError {
             OverlayError::Dtype { .. } => "adapter-dtype",
             OverlayError::F16Range { .. } => "adapter-f16-range",
             OverlayError::DuplicateTarget { .. } => "adapter-duplicate-target",
+            OverlayError::MixedKinds { .. } => "adapter-mixed-kinds",
+            OverlayError::SparseIndex { .. } => "adapter-sparse-index",
+            OverlayError::BaseWeights { .. } => "adapter-base-weights",
+            OverlayError::Gain { .. } => "adapter-gain",
+            OverlayError::TiedHalf { .. } => "adapter-tied-half",
             OverlayError::Section { .. } => "adapter-section",
             OverlayError::Identity { .. } => "adapter-identity",
             OverlayError::BaseMismatch { .. } => "base-mismatch",
             OverlayError::DuplicateAdapter { .. } => "duplicate-adapter",
             OverlayError::Weight { .. } => "adapter-weight",
             OverlayError::Factor { .. } => "adapter-factor",
+            OverlayError::Architecture { .. } => "adapter-architecture",
+            OverlayError::Export { .. } => "adapter-export",
+            OverlayError::Gguf(error) => error.code(),
+            OverlayError::GgufWrite(error) => error.code(),
             OverlayError::SafeTensors(error) => error.code(),
             OverlayError::Binary(error) => error.code(),
             OverlayError::Container(error) => error.code(),
@@ -423,6 +511,8 @@ impl Coded for OverlayError {
 
     fn class(&self) -> ErrorClass {
         match self {
+            OverlayError::Gguf(error) => error.class(),
+            OverlayError::GgufWrite(error) => error.class(),
             OverlayError::SafeTensors(error) => error.class(),
             OverlayError::Container(error) => error.class(),
             _ => ErrorClass::Refused,
@@ -438,6 +528,7 @@ impl Coded for OverlayError {
                 Some("a field of a newer PEFT may change the arithmetic; set it to null if it does not".into())
             }
             OverlayError::F16Range { .. } => Some("import the adapter with its factors as they are".into()),
+            OverlayError::Gguf(error) => error.hint(),
             OverlayError::SafeTensors(error) => error.hint(),
             OverlayError::Binary(error) => error.hint(),
             _ => None,

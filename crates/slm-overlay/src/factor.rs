@@ -78,13 +78,64 @@ impl Factor {
 
     /// The elements, row by row, widened exactly.
     pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
-        let encoding = self.encoding;
-        self.data.chunks_exact(encoding.block_bytes()).map(move |bytes| match (encoding, bytes) {
-            (Encoding::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-            (Encoding::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-            (Encoding::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
-            _ => unreachable!("BUG: a factor of another encoding"),
-        })
+        widen(self.encoding, &self.data)
+    }
+
+    /// Whether both are the same bytes in memory, of one shape.
+    pub(crate) fn shares(&self, other: &Factor) -> bool {
+        Arc::ptr_eq(&self.data, &other.data)
+            && (self.encoding, self.rows, self.cols) == (other.encoding, other.rows, other.cols)
+    }
+
+    /// The matrix with its columns for rows.
+    pub(crate) fn transposed(&self) -> Factor {
+        let mut data = vec![0; self.data.len()];
+        self.transpose_into(&mut data);
+        Factor { encoding: self.encoding, rows: self.cols, cols: self.rows, data: data.into() }
+    }
+
+    /// A vector, whichever way it stands, as one row.
+    pub(crate) fn as_row(&self) -> Factor {
+        let len = self.rows.max(self.cols);
+        debug_assert!(self.rows.min(self.cols) == 1, "BUG: a matrix as a row");
+        Factor { rows: 1, cols: len, ..self.clone() }
+    }
+
+    /// A row's elements in another order: element `i` of the result is element `source(i)` of this.
+    pub(crate) fn with_columns(&self, source: impl Fn(usize) -> usize) -> Factor {
+        let column = Factor { rows: self.cols, cols: 1, ..self.clone() };
+        Factor { rows: 1, cols: self.cols, ..column.with_rows(source) }
+    }
+
+    /// The first `rows` rows and `cols` columns; all of it shares the bytes.
+    pub(crate) fn corner(&self, rows: u32, cols: u32) -> Factor {
+        if (rows, cols) == (self.rows, self.cols) {
+            return self.clone();
+        }
+        let width = self.encoding.block_bytes();
+        let (stride, len) = (self.cols as usize * width, cols as usize * width);
+        let data: Vec<u8> = self
+            .data
+            .chunks_exact(stride)
+            .take(rows as usize)
+            .flat_map(|row| &row[..len])
+            .copied()
+            .collect();
+        Factor { encoding: self.encoding, rows, cols, data: data.into() }
+    }
+
+    /// One row, widened.
+    pub(crate) fn row_into(&self, row: usize, out: &mut [f32]) {
+        let len = self.cols as usize * self.encoding.block_bytes();
+        let data = &self.data[row * len..][..len];
+        widen(self.encoding, data).zip(out).for_each(|(value, out)| *out = value);
+    }
+
+    /// Every element times `factor`, in f64, rounded once to f32. `name` is what errors call it.
+    pub(crate) fn times(&self, name: &str, factor: f64) -> Result<Factor, OverlayError> {
+        let values = self.values().map(|value| (f64::from(value) * factor) as f32);
+        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        Factor::new(name, Encoding::F32, self.rows.into(), self.cols.into(), Cow::Owned(data))
     }
 
     /// The same rows in another order: row `i` of the result is row `source(i)` of this.
@@ -126,6 +177,15 @@ impl Factor {
         }
         Ok(Factor { encoding: Encoding::F16, data: data.into(), ..*self })
     }
+}
+
+fn widen(encoding: Encoding, data: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    data.chunks_exact(encoding.block_bytes()).map(move |bytes| match (encoding, bytes) {
+        (Encoding::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        (Encoding::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+        (Encoding::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+        _ => unreachable!("BUG: a factor of another encoding"),
+    })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //!
 //! use slm_format::Encoding;
 //! use slm_manifest::{BaseId, config::Architecture};
-//! use slm_overlay::{Adapter, BaseShape, Factor, LoraModule, Stack};
+//! use slm_overlay::{Adapter, BaseShape, Factor, Gates, LoraModule, Stack};
 //! use slm_quant::{Inline, Kernels};
 //!
 //! let ones = |rows, cols, n: usize| Factor::new("ones", Encoding::F32, rows, cols, 1f32.to_le_bytes().repeat(n).into());
@@ -21,18 +21,19 @@
 //!
 //! let base = BaseShape {
 //!     architecture: Architecture::Llama, n_heads: 1, n_kv_heads: 1, head_dim: 4, n_layers: 1, tied_embeddings: true,
-//!     tensors: BTreeMap::from([("blk.0.ffn_up.weight".to_owned(), (4, 4))]),
+//!     tensors: BTreeMap::from([("blk.0.ffn_up.weight".to_owned(), (4, 4))]), weights: None,
 //! };
 //! let base_id = BaseId::of_canonical(b"an example");
 //! let stack = Stack::new(base_id, vec![(Arc::new(adapter.bind(base_id, &base)?), 1.0)])?;
 //!
 //! let mut y = [0.0; 4]; // the base's product
-//! stack.for_tensor("blk.0.ffn_up.weight").apply(&Kernels::detect(), &Inline, &mut y, &[1.0; 4], &mut Vec::new());
+//! stack.for_tensor("blk.0.ffn_up.weight").apply(&Kernels::detect(), &Inline, &mut y, &[1.0; 4], &mut Vec::new(), 1, Gates::NONE);
 //! assert_eq!(y, [64.0; 4]); // 2 * (eight times four)
 //! # Ok::<(), slm_overlay::OverlayError>(())
 //! ```
 
 pub mod binary;
+pub mod gguf;
 pub mod peft;
 
 mod adapter;
@@ -40,12 +41,18 @@ mod bind;
 mod container;
 mod error;
 mod factor;
+mod kind;
+mod section;
 mod shape;
 mod stack;
 
-pub use adapter::{Adapter, AdapterKind, LoraModule, SourceDigest};
+pub use adapter::{Adapter, SourceDigest};
 pub use bind::BoundAdapter;
 pub use error::{Feature, OverlayError};
 pub use factor::Factor;
-pub use shape::BaseShape;
-pub use stack::{Stack, TensorStack};
+pub use kind::{
+    AdapterKind, Delta, DenseDelta, Dora, Ia3, Loha, Lokr, LokrFactor, Lora, LoraModule, Module,
+    RowOrder, Side, SparseDelta, Vera,
+};
+pub use shape::{BaseShape, BaseWeights};
+pub use stack::{Gates, Stack, TensorStack};

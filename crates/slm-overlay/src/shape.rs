@@ -2,11 +2,29 @@
 
 use std::collections::BTreeMap;
 
+use slm_format::Encoding;
 use slm_manifest::config::Architecture;
 
-/// Names and shapes of a base, without its weights.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BaseShape {
+/// Canonical name of the embedding table: what adapters on the input side touch.
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
+/// Canonical name of the head: what adapters on the output side touch, also where the base has no such tensor because it is tied.
+pub(crate) const HEAD: &str = "output.weight";
+
+/// The dequantized rows of a base, for what depends on them: the norms of DoRA, copies of base weights.
+pub trait BaseWeights {
+    /// Writes row `row` of a tensor (canonical name) to `out`, which has as many elements as the tensor has columns.
+    ///
+    /// # Panics
+    /// When the base has no such tensor or row.
+    fn row(&self, tensor: &str, row: usize, out: &mut [f32]);
+
+    /// How a tensor is stored.
+    fn encoding(&self, tensor: &str) -> Option<Encoding>;
+}
+
+/// Names and shapes of a base, and where to read its weights if they are needed.
+#[derive(Clone)]
+pub struct BaseShape<'a> {
     /// Model family.
     pub architecture: Architecture,
     /// Query heads.
@@ -21,6 +39,19 @@ pub struct BaseShape {
     pub tied_embeddings: bool,
     /// Canonical (GGUF) name of every tensor, for example `blk.0.attn_q.weight`, with its rows (outputs) and columns (inputs).
     pub tensors: BTreeMap<String, (u64, u64)>,
+    /// The weights; without them, adapters that depend on them are refused.
+    pub weights: Option<&'a dyn BaseWeights>,
+}
+
+impl std::fmt::Debug for BaseShape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BaseShape")
+            .field("architecture", &self.architecture)
+            .field("n_layers", &self.n_layers)
+            .field("tensors", &self.tensors.len())
+            .field("weights", &self.weights.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A linear module of a transformer block.
@@ -51,7 +82,7 @@ pub(crate) const LINEARS: [Linear; 7] = [
     Linear { path: "mlp.down_proj", canonical: "ffn_down", rows: Rows::Plain },
 ];
 
-impl BaseShape {
+impl BaseShape<'_> {
     /// Rows and columns of a tensor.
     pub fn tensor(&self, name: &str) -> Option<(u64, u64)> {
         self.tensors.get(name).copied()
@@ -73,6 +104,24 @@ impl BaseShape {
         match LINEARS.iter().find(|linear| Some(linear.canonical) == middle) {
             Some(linear) => self.framework_row(linear, row),
             None => row,
+        }
+    }
+
+    /// Rows and columns of what an adapter may touch: a linear module of a block, the embedding table, the head.
+    pub(crate) fn target(&self, name: &str) -> Option<(u64, u64)> {
+        match name {
+            EMBEDDING => self.tensor(EMBEDDING),
+            HEAD if self.tied_embeddings => self.tensor(EMBEDDING),
+            HEAD => self.tensor(HEAD),
+            _ => self.linear(name),
+        }
+    }
+
+    /// The tensor whose rows an adapter on `target` adds to.
+    pub(crate) fn weight_of<'t>(&self, target: &'t str) -> &'t str {
+        match target {
+            HEAD if self.tied_embeddings => EMBEDDING,
+            _ => target,
         }
     }
 

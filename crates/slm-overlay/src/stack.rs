@@ -7,10 +7,11 @@ use std::sync::Arc;
 use slm_manifest::{AdapterId, BaseId};
 use slm_quant::{Executor, Kernels};
 
-use crate::{BoundAdapter, LoraModule, OverlayError};
-
-/// Bytes that come from memory together.
-const LINE: usize = 64;
+use crate::bind::Form;
+use crate::kind::{
+    DenseTerm, DoraTerm, LohaTerm, LokrTerm, LoraTerm, Pair, SparseTerm, VeraTerm, ia3_factors,
+};
+use crate::{BoundAdapter, Delta, Module, OverlayError, Side};
 
 /// Bound adapters with their weights, bottom first. Cloning shares the adapters; a shorter stack is another stack over the same base.
 #[derive(Debug, Clone)]
@@ -19,19 +20,45 @@ pub struct Stack {
     entries: Vec<(Arc<BoundAdapter>, f32)>,
 }
 
-/// What a stack adds to one tensor's product. It owns what it needs, and cloning it is one reference count.
+/// What a stack does to one tensor's product. It owns what it needs, and cloning it is one reference count.
 #[derive(Debug, Clone)]
 pub struct TensorStack {
     terms: Arc<[Term]>,
+    scales_input: bool,
+}
+
+/// From which position on the adapters of a sequence act that wait for their invocation.
+#[derive(Debug, Clone, Copy)]
+pub struct Gates<'a> {
+    /// Position of the first token that a call is about.
+    pub first_position: usize,
+    /// By place in the stack, where such an adapter starts; `None` where its invocation did not occur. Adapters that always act are not asked
+    /// for.
+    pub starts: &'a [Option<usize>],
 }
 
 /// One adapter's part.
 #[derive(Debug)]
 struct Term {
-    bound: Arc<BoundAdapter>,
-    module: usize,
-    /// `weight * scale`.
-    s: f32,
+    part: Part,
+    /// For an adapter that waits for its invocation: its place in the stack.
+    gate: Option<usize>,
+}
+
+/// A part by its kind.
+#[derive(Debug)]
+enum Part {
+    Lora(LoraTerm),
+    Dora(DoraTerm),
+    /// What each input is multiplied by.
+    Input(Vec<f32>),
+    /// What each output is multiplied by.
+    Output(Vec<f32>),
+    Sparse(SparseTerm),
+    Dense(DenseTerm),
+    Loha(LohaTerm),
+    Lokr(LokrTerm),
+    Vera(VeraTerm),
 }
 
 impl Stack {
@@ -57,11 +84,16 @@ impl Stack {
             if !seen.insert(adapter) {
                 return Err(OverlayError::DuplicateAdapter { adapter });
             }
-            let scales = bound.adapter().modules().iter().map(|module| weight * module.scale);
+            let scales = bound.adapter().modules().iter().map(|module| weight * module.scale());
             if let Some(scale) =
                 std::iter::once(weight).chain(scales).find(|scale| !scale.is_finite())
             {
                 return Err(OverlayError::Weight { adapter, weight, scale });
+            }
+            // So that looking a tensor up cannot fail.
+            if weight != 0.0 {
+                (0..bound.adapter().modules().len())
+                    .try_for_each(|at| Term::new(bound, at, weight, 0).map(drop))?;
             }
         }
         // -0.0 and 0.0 are one weight and must be one identity.
@@ -94,16 +126,168 @@ impl Stack {
         self.entries.iter().map(|(bound, _)| bound.bytes()).sum()
     }
 
-    /// What the stack adds to the product of `tensor` (canonical name). Adapters of weight zero are left out: nothing is added for them.
+    /// What the stack does to the product of `tensor` (canonical name). Adapters of weight zero are left out: nothing is added for them.
     pub fn for_tensor(&self, tensor: &str) -> TensorStack {
-        let terms = self.entries.iter().filter(|(_, weight)| *weight != 0.0).filter_map(
-            |(bound, weight)| {
+        let terms: Arc<[Term]> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, weight))| *weight != 0.0)
+            .filter_map(|(at, (bound, weight))| {
                 let module = bound.position(tensor)?;
-                let s = weight * bound.module(module).scale;
-                Some(Term { bound: Arc::clone(bound), module, s })
-            },
-        );
-        TensorStack { terms: terms.collect() }
+                let term = Term::new(bound, module, *weight, at);
+                Some(term.expect("BUG: a stack was made of an adapter that gives no finite gains"))
+            })
+            .collect();
+        let scales_input = terms.iter().any(|term| matches!(term.part, Part::Input(_)));
+        TensorStack { terms, scales_input }
+    }
+
+    /// Where each adapter that waits for its invocation starts in a sequence that begins with `prompt`: at the start of the last occurrence.
+    /// `None` where it does not occur, and for adapters that always act. Empty where none waits.
+    pub fn starts(&self, prompt: &[u32]) -> Vec<Option<usize>> {
+        let start = |bound: &BoundAdapter| {
+            let invocation = bound.adapter().invocation();
+            match invocation.is_empty() {
+                true => None,
+                false => prompt.windows(invocation.len()).rposition(|window| window == invocation),
+            }
+        };
+        match self.waits() {
+            true => self.entries.iter().map(|(bound, _)| start(bound)).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether any adapter of the stack waits for its invocation.
+    pub fn waits(&self) -> bool {
+        self.entries.iter().any(|(bound, _)| !bound.adapter().invocation().is_empty())
+    }
+}
+
+impl Term {
+    fn new(
+        bound: &Arc<BoundAdapter>,
+        index: usize,
+        weight: f32,
+        at: usize,
+    ) -> Result<Term, OverlayError> {
+        let module: &Module = bound.module(index);
+        let s = weight * module.scale();
+        let pair = || Pair { bound: Arc::clone(bound), module: index };
+        let part = match (&module.delta, bound.form(index)) {
+            (Delta::Lora(lora), _) => {
+                let bias = lora.bias.iter().flat_map(|bias| bias.values());
+                Part::Lora(LoraTerm { pair: pair(), s, bias: bias.map(|bias| s * bias).collect() })
+            }
+            (Delta::Dora(dora), Form::Dora(sums)) => {
+                let gain = DoraTerm::gains(dora, sums, s).map_err(|(row, gain)| {
+                    let (tensor, row) = (module.target.clone(), row as u64);
+                    OverlayError::Gain { tensor, row, gain }
+                })?;
+                Part::Dora(DoraTerm { pair: pair(), s, gain })
+            }
+            (Delta::Ia3(ia3), _) => {
+                let factors = ia3_factors(&ia3.l, weight);
+                if let Some(row) = factors.iter().position(|factor| !factor.is_finite()) {
+                    let (tensor, gain) = (module.target.clone(), factors[row]);
+                    return Err(OverlayError::Gain { tensor, row: row as u64, gain });
+                }
+                match ia3.side {
+                    Side::Input => Part::Input(factors),
+                    Side::Output => Part::Output(factors),
+                }
+            }
+            (Delta::Vera(vera), _) => Part::Vera(VeraTerm {
+                pair: pair(),
+                s,
+                d: vera.lambda_d.values().collect(),
+                b: vera.lambda_b.values().collect(),
+            }),
+            (_, Form::Sparse(csr)) => Part::Sparse(SparseTerm { csr: Arc::clone(csr), s }),
+            (_, Form::Dense(delta)) => Part::Dense(DenseTerm { delta: Arc::clone(delta), s }),
+            (_, Form::Loha(materials)) => {
+                Part::Loha(LohaTerm { materials: Arc::clone(materials), s })
+            }
+            (_, Form::Lokr(kron)) => Part::Lokr(LokrTerm { kron: Arc::clone(kron), s }),
+            _ => unreachable!("BUG: a module without its form"),
+        };
+        let gate = (!bound.adapter().invocation().is_empty()).then_some(at);
+        Ok(Term { part, gate })
+    }
+
+    /// Values per token between the two halves.
+    fn width(&self) -> usize {
+        match &self.part {
+            Part::Lora(term) => term.pair.a().rows(),
+            Part::Dora(term) => term.pair.a().rows(),
+            Part::Vera(term) => term.d.len(),
+            Part::Input(_) | Part::Output(_) => 0,
+            Part::Sparse(term) => term.width(),
+            Part::Dense(term) => term.width(),
+            Part::Loha(term) => term.width(),
+            Part::Lokr(term) => term.width(),
+        }
+    }
+
+    fn down(
+        &self,
+        kernels: &Kernels,
+        exec: &dyn Executor,
+        z: &mut [f32],
+        x: &[f32],
+        n_tokens: usize,
+    ) {
+        match &self.part {
+            Part::Lora(term) => term.down(kernels, exec, z, x),
+            Part::Dora(term) => kernels.matmul(exec, z, &term.pair.a(), x, None),
+            Part::Vera(term) => term.down(kernels, exec, z, x),
+            Part::Input(_) | Part::Output(_) => {}
+            Part::Sparse(term) => term.down(z, x, n_tokens),
+            Part::Dense(term) => term.down(kernels, exec, z, x),
+            Part::Loha(term) => term.down(kernels, exec, z, x, n_tokens),
+            Part::Lokr(term) => term.down(kernels, z, x, n_tokens),
+        }
+    }
+
+    /// The second half for `tokens`; `z` is what the first made of all of them, `y` the piece's outputs of just these.
+    fn up(
+        &self,
+        kernels: &Kernels,
+        y: &mut [f32],
+        first_row: usize,
+        z: &[f32],
+        n_tokens: usize,
+        tokens: Range<usize>,
+    ) {
+        let n = tokens.len();
+        let width = z.len() / n_tokens;
+        let these = || &z[tokens.start * width..tokens.end * width];
+        match &self.part {
+            Part::Lora(term) => term.up(kernels, y, first_row, these(), n),
+            Part::Dora(term) => term.up(kernels, y, first_row, these(), n),
+            Part::Vera(term) => term.up(kernels, y, first_row, these(), n),
+            Part::Input(_) => {}
+            Part::Output(factors) => {
+                let n_rows = y.len() / n;
+                let factors = &factors[first_row..first_row + n_rows];
+                for y in y.chunks_exact_mut(n_rows) {
+                    y.iter_mut().zip(factors).for_each(|(y, factor)| *y *= factor);
+                }
+            }
+            Part::Sparse(term) => term.up(y, first_row, these(), n),
+            Part::Dense(term) => term.up(kernels, y, first_row, these(), n),
+            Part::Loha(term) => term.up(y, first_row, z, tokens.start, n),
+            Part::Lokr(term) => term.up(y, first_row, these(), n),
+        }
+    }
+
+    /// A's matrix, where the first half is a product with it and nothing more.
+    fn lora(&self) -> Option<&LoraTerm> {
+        match &self.part {
+            Part::Lora(term) => Some(term),
+            _ => None,
+        }
     }
 }
 
@@ -113,14 +297,14 @@ impl TensorStack {
         self.terms.is_empty()
     }
 
-    /// The parts, in stack order: `weight * scale`, and the module.
-    pub fn parts(&self) -> impl Iterator<Item = (f32, &LoraModule)> {
-        self.terms.iter().map(|term| (term.s, term.bound.module(term.module)))
+    /// Whether the stack multiplies what the tensor is multiplied with, so that base and adapters below must read other rows.
+    pub fn scales_input(&self) -> bool {
+        self.scales_input
     }
 
-    /// Values that `z` of [`TensorStack::down`] holds for so many tokens: each term's rank, for each token.
+    /// Values that `z` of [`TensorStack::down`] holds for so many tokens: each term's rank, or outputs, for each token.
     pub fn scratch_len(&self, n_tokens: usize) -> usize {
-        self.parts().map(|(_, module)| module.rank() as usize).sum::<usize>() * n_tokens
+        self.terms.iter().map(Term::width).sum::<usize>() * n_tokens
     }
 
     /// The first half of numerics 7, for all adapters of the stack: `z = A x` (16 lanes). `x` is `[n_tokens, in]`; `z` is
@@ -136,14 +320,64 @@ impl TensorStack {
         x: &[f32],
         n_tokens: usize,
     ) {
+        assert!(!self.scales_input, "a stack that multiplies its input");
         let mut rest = z;
         for term in self.terms.iter() {
-            let a = term.bound.a(term.module);
-            let (z, later) = rest.split_at_mut(n_tokens * a.rows());
+            let (z, later) = rest.split_at_mut(n_tokens * term.width());
             rest = later;
-            kernels.matmul(exec, z, &a, x, None);
+            term.down(kernels, exec, z, x, n_tokens);
         }
         assert!(rest.is_empty(), "values of a stack's down-projections");
+    }
+
+    /// [`TensorStack::down`] of a stack that multiplies its input. An adapter wraps what stands below it: from the top down, each term reads
+    /// `x` as the ones above leave it, and an input's multiplier changes it for those below. At the end `x` is what the base reads.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn down_scaling(
+        &self,
+        kernels: &Kernels,
+        exec: &dyn Executor,
+        z: &mut [f32],
+        x: &mut [f32],
+        n_tokens: usize,
+    ) {
+        let mut rest = z;
+        for term in self.terms.iter().rev() {
+            let (earlier, z) = rest.split_at_mut(rest.len() - n_tokens * term.width());
+            rest = earlier;
+            match &term.part {
+                Part::Input(factors) => {
+                    for x in x.chunks_exact_mut(factors.len()) {
+                        x.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+                    }
+                }
+                _ => term.down(kernels, exec, z, x, n_tokens),
+            }
+        }
+        assert!(rest.is_empty(), "values of a stack's down-projections");
+    }
+
+    /// Adds the stack's deltas to one row of an embedding table's output: row `id` of each `B`, times `A`. Allocates nothing for ranks up to 256.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other, or a term is not plain low rank.
+    pub fn add_embedding(&self, kernels: &Kernels, y: &mut [f32], id: usize) {
+        for term in self.terms.iter() {
+            let term = term.lora().expect("BUG: another kind on the embedding table");
+            let a = term.pair.a();
+            let (mut few, mut many) = ([0.0; 256], Vec::new());
+            let z = match few.get_mut(..a.rows()) {
+                Some(z) => z,
+                None => {
+                    many.resize(a.rows(), 0.0);
+                    &mut many[..]
+                }
+            };
+            term.pair.b_row(id, z);
+            kernels.lora_up(y, term.s, &a, 0, z, 1);
+        }
     }
 
     /// [`TensorStack::down`] of stacks that read the same rows, handed out together. `z` holds what each would have, one after the other.
@@ -165,7 +399,9 @@ impl TensorStack {
             z
         });
         assert!(rest.is_empty(), "values of the stacks' down-projections");
-        let together = stacks.iter().all(|stack| stack.terms.len() == stacks[0].terms.len());
+        let plain = |stack: &TensorStack| stack.terms.iter().all(|term| term.lora().is_some());
+        let together =
+            stacks.iter().all(|stack| stack.terms.len() == stacks[0].terms.len() && plain(stack));
         if !together {
             for (stack, z) in stacks.iter().zip(parts) {
                 stack.down(kernels, exec, z, x, n_tokens);
@@ -174,8 +410,8 @@ impl TensorStack {
         }
         for term in 0..stacks[0].terms.len() {
             let factors = stacks.each_ref().map(|stack| {
-                let term = &stack.terms[term];
-                term.bound.a(term.module)
+                let term = stack.terms[term].lora().expect("BUG: looked at above");
+                term.pair.a()
             });
             let mut n = 0;
             let outs = parts.each_mut().map(|part| {
@@ -189,42 +425,38 @@ impl TensorStack {
         }
     }
 
-    /// Asks for a share of the down-projections to be brought nearer: of all their bytes, those that `share` is of `n` in order. Asking for a
-    /// little between other work is cheap, for all of it at once it is not.
-    pub fn prefetch_down(stacks: &[TensorStack], kernels: &Kernels, share: Range<usize>, n: usize) {
-        let factors = || {
-            let terms = stacks.iter().flat_map(|stack| stack.terms.iter());
-            terms.map(|term| term.bound.a_bytes(term.module))
-        };
-        let total: usize = factors().map(<[u8]>::len).sum();
-        let line = |at: usize| total * at.min(n) / n / LINE * LINE;
-        let (from, to) = (line(share.start), if share.end >= n { total } else { line(share.end) });
-        let mut before = 0;
-        for bytes in factors() {
-            let start = from.max(before) - before;
-            let end = to.min(before + bytes.len()).saturating_sub(before);
-            if start < end {
-                kernels.prefetch(&bytes[start..end]);
-            }
-            before += bytes.len();
-        }
-    }
-
-    /// Asks for the columns of the up-projections that outputs `rows` need.
-    pub fn prefetch_up(&self, kernels: &Kernels, rows: Range<usize>) {
-        for term in self.terms.iter() {
-            let b_transposed = term.bound.b_transposed(term.module);
-            let row_bytes = b_transposed.data().len() / b_transposed.rows();
-            let unit = row_bytes / b_transposed.cols();
-            for row in b_transposed.data().chunks_exact(row_bytes) {
-                kernels.prefetch(&row[rows.start * unit..rows.end * unit]);
+    /// What a lone token reads of the bottom adapter after the product of `stacks[n]`'s tensor: its up-projection, and of what follows (those
+    /// of the later `stacks`, then the down-projections of `next`) as much as lies right behind it. Nothing where that adapter is of no low rank.
+    pub fn ahead<'a>(
+        stacks: &'a [TensorStack],
+        n: usize,
+        follows: bool,
+        next: &'a [TensorStack],
+    ) -> &'a [u8] {
+        let Some(first) = stacks[n].terms.first().and_then(Term::lora) else { return &[] };
+        let bound = &first.pair.bound;
+        let Range { start, mut end } = bound.place_of_b(first.pair.module);
+        if follows {
+            let of = |stack: &'a TensorStack| {
+                let term = stack.terms.first().and_then(Term::lora);
+                term.map(|term| &term.pair).filter(|pair| Arc::ptr_eq(&pair.bound, bound))
+            };
+            let later = stacks[n + 1..].iter().filter_map(of);
+            let later = later.map(|pair| bound.place_of_b(pair.module));
+            let next = next.iter().filter_map(of).map(|pair| bound.place_of_a(pair.module));
+            for place in later.chain(next) {
+                if (end..end + 64).contains(&place.start) {
+                    end = place.end;
+                }
             }
         }
+        &bound.working()[start..end]
     }
 
     /// The second half, for a piece of the base's product that is done: outputs `first_row ..` of tokens `first_token ..` in `y`
     /// (`[n, rows of the piece]`). For each adapter in order: `u = B z` (ascending rank), `y = y + s u`. `z` is what
-    /// [`TensorStack::down`] made for all `n_tokens` tokens.
+    /// [`TensorStack::down`] made for all `n_tokens` tokens, and `gates` is about the first of them. Other kinds do what they do to an output in
+    /// the same place.
     ///
     /// Adding piece after piece gives the bits of adding all at once. Allocates nothing.
     ///
@@ -238,26 +470,36 @@ impl TensorStack {
         z: &[f32],
         n_tokens: usize,
         tokens: Range<usize>,
+        gates: Gates<'_>,
     ) {
+        let n_rows = y.len() / tokens.len();
         let mut rest = z;
         for term in self.terms.iter() {
-            let b_transposed = term.bound.b_transposed(term.module);
-            let rank = b_transposed.rows();
-            let (z, later) = rest.split_at(n_tokens * rank);
+            let (z, later) = rest.split_at(n_tokens * term.width());
             rest = later;
-            let z = &z[tokens.start * rank..tokens.end * rank];
-            kernels.lora_up(y, term.s, &b_transposed, first_row, z, tokens.len());
+            let waits = match term.gate {
+                None => 0,
+                Some(at) => {
+                    let Some(start) = gates.starts.get(at).copied().flatten() else { continue };
+                    let first = gates.first_position + tokens.start;
+                    start.saturating_sub(first).min(tokens.len())
+                }
+            };
+            if waits < tokens.len() {
+                let y = &mut y[waits * n_rows..];
+                term.up(kernels, y, first_row, z, n_tokens, tokens.start + waits..tokens.end);
+            }
         }
     }
 
-    /// Adds the stack's deltas to `y` (`[n_tokens, out]`), the base's product of `x` (`[n_tokens, in]`): [`TensorStack::down`], then
-    /// [`TensorStack::up`] of everything.
+    /// What the stack does to `y` (`[n_tokens, out]`), the base's product of `x` (`[n_tokens, in]`): [`TensorStack::down`], then
+    /// [`TensorStack::up`] of everything. Adapters that wait for an invocation are taken as if it had never come.
     ///
     /// The bits are the same for every executor and tier, and those that each token has alone. Allocates nothing when `scratch` has room
     /// for [`TensorStack::scratch_len`] values; its contents before and after mean nothing.
     ///
     /// # Panics
-    /// When the lengths do not fit each other.
+    /// When the lengths do not fit each other, and for a stack that multiplies its input.
     pub fn apply(
         &self,
         kernels: &Kernels,
@@ -265,14 +507,20 @@ impl TensorStack {
         y: &mut [f32],
         x: &[f32],
         scratch: &mut Vec<f32>,
+        n_tokens: usize,
+        gates: Gates<'_>,
     ) {
-        let Some(first) = self.terms.first() else { return };
-        let cols = first.bound.a(first.module).cols();
-        assert!(x.len().is_multiple_of(cols), "columns of the activations");
-        let n_tokens = x.len() / cols;
+        if self.terms.is_empty() || n_tokens == 0 {
+            return;
+        }
         scratch.clear();
         scratch.resize(self.scratch_len(n_tokens), 0.0);
         self.down(kernels, exec, scratch, x, n_tokens);
-        self.up(kernels, y, 0, scratch, n_tokens, 0..n_tokens);
+        self.up(kernels, y, 0, scratch, n_tokens, 0..n_tokens, gates);
     }
+}
+
+impl Gates<'_> {
+    /// For stacks in which no adapter waits.
+    pub const NONE: Gates<'static> = Gates { first_position: 0, starts: &[] };
 }

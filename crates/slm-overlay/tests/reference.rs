@@ -90,7 +90,7 @@ fn factors_equal_those_of_the_gguf_twin() {
     let twin = Gguf::parse(&file, &Limits::STANDARD).unwrap();
     let (adapter, _) = resolve(&config("lora-all-linear"), &weights("lora-all-linear")).unwrap();
     assert_eq!(twin.tensors().len(), 2 * adapter.modules().len());
-    for module in adapter.modules() {
+    for module in &adapter.plain_lora().unwrap() {
         for (suffix, factor) in [("lora_a", &module.a), ("lora_b", &module.b)] {
             let tensor = twin.tensor(&format!("{}.{suffix}", module.target)).unwrap();
             assert_eq!(tensor.encoding, Encoding::F32);
@@ -115,7 +115,7 @@ fn q_and_k_rows_move_as_the_formula_says_and_no_others() {
     let (gemma, _) = parsed.resolve(&tiny_as(Architecture::Gemma3)).unwrap();
     let module = |adapter: &slm_overlay::Adapter, name: &str| {
         let target = format!("blk.2.{name}.weight");
-        adapter.modules().iter().find(|module| module.target == target).unwrap().clone()
+        adapter.plain_lora().unwrap().into_iter().find(|module| module.target == target).unwrap()
     };
     for (path, name, n_heads) in
         [("self_attn.q_proj", "attn_q", 8), ("self_attn.k_proj", "attn_k", 4)]

@@ -47,18 +47,29 @@ fn each_reference_refusal_has_its_code_and_its_twin() {
 
 #[test]
 fn other_kinds_are_refused_by_name() {
-    for (name, kind) in [("ia3", "IA3"), ("loha", "LOHA"), ("lokr", "LOKR"), ("vera", "VERA")] {
-        let error = refused(&config(name), &weights("lora-qv"), "adapter-kind-unsupported");
-        assert!(error.to_string().contains(kind), "{error}");
+    for kind in ["\"LORA2\"", "\"PROMPT_TUNING\"", "\"OFT\""] {
+        refused(
+            &with(&config("lora-qv"), "peft_type", kind),
+            &weights("lora-qv"),
+            "adapter-kind-unsupported",
+        );
     }
-    refused(
-        &with(&config("lora-qv"), "peft_type", "\"LORA2\""),
-        &weights("lora-qv"),
-        "adapter-kind-unsupported",
-    );
     refused(&with(&config("lora-qv"), "peft_type", "null"), &weights("lora-qv"), "adapter-field");
-    refused(&config("dora"), &weights("lora-qv"), "adapter-dora-unsupported");
-    refused(&config("lora-bias-term"), &weights("lora-qv"), "adapter-lora-bias-unsupported");
+    resolve(&config("lora-qv"), &weights("lora-qv")).unwrap();
+}
+
+#[test]
+fn files_of_another_kind_than_the_configuration_are_refused() {
+    for (name, code) in [
+        ("ia3", "adapter-unused-tensor"),
+        ("loha", "adapter-unused-tensor"),
+        ("lokr", "adapter-unused-tensor"),
+        ("vera", "adapter-unused-tensor"),
+        ("dora", "adapter-missing-factor"),
+        ("lora-bias-term", "adapter-missing-factor"),
+    ] {
+        refused(&config(name), &weights("lora-qv"), code);
+    }
 }
 
 #[test]
@@ -67,8 +78,6 @@ fn every_field_that_changes_the_arithmetic_is_refused_when_set() {
     for (field, set, unset, code) in [
         ("bias", "\"lora_only\"", "\"none\"", "adapter-bias"),
         ("modules_to_save", "[\"lm_head\"]", "[]", "adapter-modules-to-save"),
-        ("use_dora", "true", "false", "adapter-dora-unsupported"),
-        ("lora_bias", "true", "false", "adapter-lora-bias-unsupported"),
         ("fan_in_fan_out", "true", "false", "adapter-fan-in-fan-out"),
         ("init_lora_weights", "\"pissa_niter_4\"", "\"gaussian\"", "adapter-init"),
         ("init_lora_weights", "\"olora\"", "\"eva\"", "adapter-init"),
@@ -85,8 +94,12 @@ fn every_field_that_changes_the_arithmetic_is_refused_when_set() {
         ("arrow_config", "{\"top_k\": 3}", "null", "adapter-arrow"),
         ("monteclora_config", "{\"n\": 3}", "null", "adapter-monteclora"),
         ("megatron_config", "{\"x\": 3}", "{}", "adapter-megatron"),
-        ("alora_invocation_tokens", "[1, 2]", "null", "adapter-alora"),
-        ("ensure_weight_tying", "true", "false", "adapter-weight-tying"),
+        ("use_dora", "true", "false", "adapter-missing-factor"),
+        ("lora_bias", "true", "false", "adapter-missing-factor"),
+        ("alora_invocation_tokens", "[1, -2]", "[1, 2]", "adapter-field"),
+        ("alora_invocation_tokens", "\"x\"", "null", "adapter-field"),
+        ("alpha", "8", "null", "adapter-unknown-field"),
+        ("feedforward_modules", "[\"q_proj\"]", "[]", "adapter-unknown-field"),
         ("a_field_of_tomorrow", "0", "false", "adapter-unknown-field"),
     ] {
         refused(&with(&plain, field, set), &good, code);
@@ -253,15 +266,13 @@ fn tensors_that_belong_nowhere_are_refused_by_name() {
         assert!(message.contains(name), "{message}");
     };
     let layer = "base_model.model.model.layers.0";
-    add(&format!("{layer}.self_attn.q_proj.lora_magnitude_vector"), "adapter-dora-unsupported");
-    add(&format!("{layer}.self_attn.q_proj.lora_B.bias"), "adapter-lora-bias-unsupported");
+    add(&format!("{layer}.self_attn.q_proj.lora_magnitude_vector"), "adapter-shape");
+    add(&format!("{layer}.self_attn.q_proj.lora_B.bias"), "adapter-shape");
     add(&format!("{layer}.self_attn.q_proj.base_layer.weight"), "adapter-base-copy");
     add(&format!("{layer}.self_attn.q_proj.lora_A.default.weight"), "adapter-unused-tensor");
     add(&format!("{layer}.input_layernorm.weight"), "adapter-unused-tensor");
     add("model.layers.0.self_attn.q_proj.lora_A.weight", "adapter-unused-tensor");
     add("base_model.model.lm_head.weight", "adapter-unused-tensor");
-    add("base_model.model.model.embed_tokens.lora_embedding_A", "embedding-adapter-unsupported");
-    add("base_model.model.lm_head.lora_A.weight", "embedding-adapter-unsupported");
 
     for (path, code) in [
         ("model.layers.4.self_attn.q_proj", "adapter-unknown-layer"),
@@ -274,17 +285,23 @@ fn tensors_that_belong_nowhere_are_refused_by_name() {
         changed(|tensors| tensors.extend(pair(path, 8, (256, 256))), code);
     }
 
-    // An adapter on the embedding table as PEFT saves it; without the table's tensors, what is left is accepted with a warning.
-    let mut tensors: Vec<Tensor> = (0..4)
-        .flat_map(|layer| pair(&format!("model.layers.{layer}.self_attn.q_proj"), 4, (256, 256)))
-        .collect();
-    let (_, report) = resolve(&config("lora-embed"), &file(&tensors)).unwrap();
-    assert!(
-        report.warnings.iter().any(|warning| warning.starts_with("model.embed_tokens is targeted"))
-    );
-    let name = "base_model.model.model.embed_tokens.lora_embedding_A".to_owned();
-    tensors.push((name, Dtype::F32, vec![4, 1024], vec![0; 4 * 4 * 1024]));
-    refused(&config("lora-embed"), &file(&tensors), "embedding-adapter-unsupported");
+    for (name, message) in [("lora_magnitude_vector", "nothing asks"), ("lora_B.bias", "for it")] {
+        let vector = (
+            format!("{layer}.self_attn.q_proj.{name}"),
+            Dtype::F32,
+            vec![256],
+            f32_bytes(&[1.0; 256]),
+        );
+        let found = changed(|tensors| tensors.push(vector.clone()), "adapter-unused-tensor");
+        assert!(found.contains(name), "{found}, {message}");
+    }
+    for path in ["model.embed_tokens.lora_embedding", "lm_head.lora"] {
+        let half =
+            (format!("base_model.model.{path}_A"), Dtype::F32, vec![2, 2], f32_bytes(&[0.0; 4]));
+        let code =
+            if path.starts_with("lm") { "adapter-unused-tensor" } else { "adapter-missing-b" };
+        changed(|tensors| tensors.push(half.clone()), code);
+    }
 }
 
 #[test]

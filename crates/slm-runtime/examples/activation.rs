@@ -74,7 +74,7 @@ fn stocked<S: Storage>(storage: S, engine: &Engine, files: &Files) -> Result<Run
     let read = |shape: &slm_overlay::BaseShape| {
         let parsed = PeftLora::parse(&files.config, &files.weights, &LIMITS)?;
         let (adapter, report) = parsed.resolve(shape)?;
-        Ok(ResolvedAdapter { adapter, report, bound_to: None })
+        Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: Default::default() })
     };
     runtime.load_adapter(&read, "m", &"a".parse()?, NOW, false)?;
     runtime.compose(&"bare".parse()?, "m", &[], NOW, false)?;

@@ -89,5 +89,5 @@ fn logits(runtime: &Runtime<MemStorage>) -> Result<Vec<u32>, RuntimeError> {
 /// Reads a PEFT folder's two files.
 fn peft(config: &[u8], weights: &[u8], shape: &BaseShape) -> Result<ResolvedAdapter, RuntimeError> {
     let (adapter, report) = PeftLora::parse(config, weights, &Limits::STANDARD)?.resolve(shape)?;
-    Ok(ResolvedAdapter { adapter, report, bound_to: None })
+    Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: Default::default() })
 }

@@ -117,6 +117,12 @@ impl RuntimeError {
     }
 }
 
+impl From<slm_overlay::binary::BinaryError> for RuntimeError {
+    fn from(error: slm_overlay::binary::BinaryError) -> RuntimeError {
+        RuntimeError::Overlay(error.into())
+    }
+}
+
 impl Coded for RuntimeError {
     fn code(&self) -> &'static str {
         self.inner().code()
@@ -331,13 +337,35 @@ pub enum ActivationError {
         /// The identity of the blob.
         found: AdapterId,
     },
-    /// The base's tokenizer is not the one the manifest names.
-    #[error("the base's tokenizer is {found}, the manifest says {expected}")]
+    /// The base's tokenizer is not the one the manifest or the adapter names.
+    #[error("the base's tokenizer is {found}, expected {expected}")]
     TokenizerMismatch {
         /// The identity in the manifest.
         expected: TokenizerId,
         /// The identity of the base's tokenizer.
         found: TokenizerId,
+    },
+    /// An adapter's file requires something else than the base is.
+    #[error("adapter {name:?} requires {what} {required}, the base has {found}")]
+    AdapterRequires {
+        /// The adapter's name.
+        name: String,
+        /// What differs.
+        what: &'static str,
+        /// What its file says.
+        required: String,
+        /// What the base has.
+        found: String,
+    },
+    /// A tokenizer beside an adapter has other tokens than the base.
+    #[error("the adapter's tokenizer has {claimed:?} for id {id}, the base has {found:?}")]
+    AdapterTokens {
+        /// The id.
+        id: u64,
+        /// The adapter's token.
+        claimed: String,
+        /// The base's, where it has one.
+        found: Option<String>,
     },
     /// A descriptive field of a manifest does not describe what it names.
     #[error("the manifest's {field} is {found}, the composition's is {expected}")]
@@ -393,7 +421,10 @@ impl Coded for ActivationError {
             ActivationError::BaseLost { .. } => "blob-missing",
             ActivationError::AdapterAbsent { .. } => "adapter-absent",
             ActivationError::AdapterMismatch { .. } => "adapter-mismatch",
-            ActivationError::TokenizerMismatch { .. } => "tokenizer-mismatch",
+            ActivationError::TokenizerMismatch { .. } | ActivationError::AdapterTokens { .. } => {
+                "tokenizer-mismatch"
+            }
+            ActivationError::AdapterRequires { .. } => "adapter-requires",
             ActivationError::ManifestContradicts { .. } => "manifest-contradicts",
             ActivationError::PlanUnsupported => "plan-unsupported",
             ActivationError::AdapterBase { .. } => "adapter-base-mismatch",

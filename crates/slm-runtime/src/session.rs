@@ -45,6 +45,8 @@ pub struct Session {
     execution: ExecutionId,
     engine: Engine,
     overlays: Overlays,
+    /// Where each adapter of the stack starts that waits for an invocation; fixed by the tokens taken at position 0.
+    starts: Vec<Option<usize>>,
     rope: Rope,
     rope_local: Rope,
     cache: KvCache,
@@ -104,6 +106,7 @@ impl Session {
             execution,
             engine,
             overlays,
+            starts: Vec::new(),
             rope,
             rope_local,
             cache,
@@ -164,7 +167,8 @@ impl Session {
             .collect()
     }
 
-    /// Takes `tokens` in passes of at most `chunk`, and returns the logits of the last one, `[vocab_size]`.
+    /// Takes `tokens` in passes of at most `chunk`, and returns the logits of the last one, `[vocab_size]`. Adapters that wait for an
+    /// invocation look for it in the tokens of the call at position 0, which is the whole prompt; later calls change nothing about that.
     ///
     /// # Errors
     /// No tokens; an id outside the vocabulary; more positions than the context; a value that is not finite. After an error the session
@@ -232,6 +236,7 @@ impl Session {
         on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
+        self.fix_starts(tokens);
         let start = self.cache.len();
         let chunk = chunk.max(1);
         let n_passes = tokens.len().div_ceil(chunk);
@@ -253,6 +258,7 @@ impl Session {
                 rope_local: &self.rope_local,
                 execution: self.execution,
                 tokens: part,
+                starts: &self.starts,
                 wanted,
             }];
             // Inside the executor's own threads, so that no product has to enter them anew.
@@ -290,6 +296,7 @@ impl Session {
             let mut first_row = 0;
             let mut lanes: Vec<Lane<'_>> = Vec::with_capacity(steps.len());
             for Step { session, tokens } in &mut *steps {
+                session.fix_starts(tokens);
                 lanes.push(Lane {
                     first_row,
                     first_position: session.cache.len() as usize,
@@ -299,6 +306,7 @@ impl Session {
                     rope_local: &session.rope_local,
                     execution: session.execution,
                     tokens,
+                    starts: &session.starts,
                     wanted: Wanted::Last,
                 });
                 first_row += tokens.len();
@@ -319,6 +327,13 @@ impl Session {
         });
         steps[0].session.scratch = scratch;
         outcome
+    }
+
+    /// Adapters that wait act from their invocation's last occurrence in the prompt on: in all the tokens that a call brings to position 0.
+    fn fix_starts(&mut self, prompt: &[u32]) {
+        if self.cache.is_empty() {
+            self.starts = self.composition.stack().starts(prompt);
+        }
     }
 
     fn check_together(

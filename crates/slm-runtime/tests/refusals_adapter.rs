@@ -125,10 +125,10 @@ fn an_adapter_that_does_not_fit_leaves_no_trace<S: Medium>(storage: S) {
             &good_weights.to_vec(),
             "adapter-no-target",
         ),
-        (config_with("use_dora", json!(true)), &good_weights.to_vec(), "adapter-dora-unsupported"),
+        (config_with("use_dora", json!(true)), &good_weights.to_vec(), "adapter-missing-factor"),
         (config_with("r", json!(4)), &good_weights.to_vec(), "adapter-rank"),
         (
-            config_with("peft_type", json!("LOHA")),
+            config_with("peft_type", json!("OFT")),
             &good_weights.to_vec(),
             "adapter-kind-unsupported",
         ),
@@ -161,7 +161,7 @@ fn an_adapter_of_another_base_is_refused<S: Medium>(storage: S) {
     let bound_to = |base| {
         move |shape: &slm_overlay::BaseShape| {
             let mut resolved = resolve(config, weights, shape)?;
-            resolved.bound_to = Some(base);
+            resolved.bound_to = Some(slm_runtime::runtime::Requires::base(base));
             Ok(resolved)
         }
     };

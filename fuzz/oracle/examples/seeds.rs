@@ -5,7 +5,10 @@
 use std::fs;
 use std::path::Path;
 
-use slm_oracle::{container_sample, gguf_sample, join, manifest_sample, peft_sample, sealed};
+use slm_oracle::{
+    adapter_sample, container_sample, gguf_sample, join, manifest_sample, peft_kind_sample,
+    peft_sample, sealed,
+};
 
 fn main() -> std::io::Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "fuzz/seeds".to_owned());
@@ -40,18 +43,39 @@ fn main() -> std::io::Result<()> {
     let gap = toml.replacen("load_order = 1", "load_order = 2", 1);
     write("manifest/manifest-load-order.toml", gap.as_bytes())?;
 
+    for kind in 0..6 {
+        let (config, weights) = peft_kind_sample(kind, &recipe);
+        write(&format!("peft/ok_generated_{kind}.peft"), &join(config.as_bytes(), &weights))?;
+    }
+    for (name, start) in [("plan008", 0), ("compact", 1), ("gguf", 2)] {
+        // The first choice is the rank; the format's own stands behind the factors.
+        let sample = (0..=255u8)
+            .map(|byte| adapter_sample(&[&[0, 1], &vec![byte; 400][..]].concat()))
+            .find(|file| format_of(file) == start)
+            .expect("a byte that chooses the format");
+        write(&format!("adapter/ok_generated.{name}"), &sample)?;
+    }
     let (config, weights) = peft_sample(&recipe);
     write("peft/ok_generated.peft", &join(config.as_bytes(), &weights))?;
     let bias = config.replacen("\"none\"", "\"all\"", 1);
     write("peft/adapter-bias.peft", &join(bias.as_bytes(), &weights))?;
     let dora = config.replacen('{', "{\"use_dora\": true, ", 1);
-    write("peft/adapter-dora-unsupported.peft", &join(dora.as_bytes(), &weights))?;
+    write("peft/adapter-missing-factor.peft", &join(dora.as_bytes(), &weights))?;
     let unknown = config.replacen('{', "{\"unheard_of\": 1, ", 1);
     write("peft/adapter-unknown-field.peft", &join(unknown.as_bytes(), &weights))?;
     write(
         "peft/safetensors-truncated.peft",
         &join(config.as_bytes(), &weights[..weights.len() - 1]),
     )
+}
+
+/// 0 for Plan 008, 1 for the compact format, 2 for GGUF.
+fn format_of(file: &[u8]) -> usize {
+    match (file.starts_with(b"LORA"), file.get(5)) {
+        (true, Some(0)) => 0,
+        (true, _) => 1,
+        _ => 2,
+    }
 }
 
 fn bent(bytes: &[u8], at: usize, value: u8) -> Vec<u8> {

@@ -6,16 +6,20 @@
 //!
 //! [`Verdict`] says which way a file went, so that a test can show that both ways are reached.
 
+mod adapter;
 mod container;
 mod gguf;
 mod manifest;
 mod peft;
 mod recipe;
 
+pub use adapter::{
+    adapter, adapter_file, adapter_recipe, adapter_sample, compact, gguf_adapter, plan008,
+};
 pub use container::{container, container_file, container_recipe, container_sample, sealed};
 pub use gguf::{gguf, gguf_file, gguf_recipe, gguf_sample};
 pub use manifest::{manifest, manifest_file, manifest_recipe, manifest_sample};
-pub use peft::{join, peft, peft_file, peft_recipe, peft_sample};
+pub use peft::{join, peft, peft_file, peft_kind_sample, peft_recipe, peft_sample};
 
 /// Which way an input went.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use slm_format::container::Container;
 use slm_format::safetensors::{self, Dtype, SafeTensors, TensorSource};
-use slm_format::{Coded, Digest, Limits};
+use slm_format::{Coded, Digest, Encoding, Limits};
 use slm_manifest::BaseId;
 use slm_manifest::config::Architecture;
-use slm_overlay::peft::PeftLora;
-use slm_overlay::{Adapter, BaseShape};
+use slm_overlay::peft::{BindingReport, PeftAdapter};
+use slm_overlay::{Adapter, BaseShape, BaseWeights, Module};
 
 use crate::Verdict;
 use crate::recipe::Recipe;
@@ -50,27 +50,40 @@ pub fn peft_file(data: &[u8]) -> Verdict {
     let (config, weights) = rest.split_at(length.min(rest.len()));
     let limits = Limits::STANDARD;
     let base = base();
-    let resolved = PeftLora::parse(config, weights, &limits).and_then(|lora| lora.resolve(&base));
+    let resolved =
+        PeftAdapter::parse(config, weights, &limits).and_then(|read| read.resolve(&base));
     let (adapter, report) = match resolved {
         Ok(both) => both,
         Err(error) => return Verdict::Refused(error.code()),
     };
+    let files = SafeTensors::parse(weights, &limits).expect("an accepted file can be read");
+    let own: usize = adapter.modules().iter().map(|module| module.factors().len()).sum();
+    let shared = files.tensors().iter().filter(|t| t.name.starts_with("base_model.vera_")).count();
+    // Each VeRA module has its part of both shared projections.
+    let own = if shared > 0 { own - 2 * adapter.modules().len() + shared } else { own };
+    assert_eq!(
+        files.tensors().len(),
+        own + report.dropped.len(),
+        "a tensor of the file is in no module"
+    );
+    holds(adapter, &report, &base);
+    Verdict::Accepted
+}
+
+/// Of an adapter that was accepted on `base`: every factor and scale is finite, every module is in the report and the other way round, it comes
+/// back equal and under the same identity from a `.slm` file, and it binds to its base.
+pub(crate) fn holds(adapter: Adapter, report: &BindingReport, base: &BaseShape<'_>) {
     for module in adapter.modules() {
         let name = &module.target;
-        assert!(module.scale.is_finite(), "the scale of {name} is not finite");
-        for factor in [&module.a, &module.b] {
+        assert!(module.scale().is_finite(), "the scale of {name} is not finite");
+        for (_, factor) in module.factors() {
             assert!(factor.values().all(f32::is_finite), "a factor of {name} is not finite");
         }
-        assert_eq!(base.tensor(name), Some(module.shape()), "{name} does not fit");
     }
-    let tensors =
-        SafeTensors::parse(weights, &limits).expect("an accepted file can be read").tensors().len();
-    assert_eq!(tensors, 2 * adapter.modules().len(), "a tensor of the file is in no module");
-
     let touched: BTreeSet<(String, u32, u32)> = adapter
         .modules()
         .iter()
-        .map(|module| (module.target.clone(), module.rank(), module.scale.to_bits()))
+        .map(|module: &Module| (module.target.clone(), module.rank(), module.scale().to_bits()))
         .collect();
     let reported: BTreeSet<(String, u32, u32)> = report
         .targets
@@ -82,14 +95,14 @@ pub fn peft_file(data: &[u8]) -> Verdict {
 
     let mut file = Vec::new();
     adapter.write_to(&mut file).expect("an accepted adapter can be written");
+    let limits = Limits::STANDARD;
     let container = Container::open(&file, &limits).expect("a written adapter can be opened");
     let again = Adapter::read(&container, &limits).expect("a written adapter can be read");
     assert_eq!(again.id(), adapter.id(), "stored, the adapter has another identity");
     assert_eq!(again, adapter, "stored, the adapter is another");
     Arc::new(adapter)
-        .bind(BaseId::from_digest(Digest::of(b"base")), &base)
+        .bind(BaseId::from_digest(Digest::of(b"base")), base)
         .expect("an adapter binds to the base it was resolved on");
-    Verdict::Accepted
 }
 
 /// An adapter made by the recipe is accepted; with one thing bent it is refused or holds as any. Gives the verdict on what was bent.
@@ -102,6 +115,13 @@ pub fn peft_recipe(data: &[u8]) -> Verdict {
     let at = 4 + recipe.below(bent.len() - 4);
     bent[at] = recipe.byte();
     peft_file(&bent);
+    let kind = recipe.below(6);
+    let (kind_config, kind_weights) = valid_kind(kind, &mut recipe);
+    let mut other = join(kind_config.as_bytes(), &kind_weights);
+    assert_eq!(peft_file(&other), Verdict::Accepted, "a valid adapter was refused: {kind_config}");
+    let at = 4 + recipe.below(other.len() - 4);
+    other[at] = recipe.byte();
+    peft_file(&other);
     let fields = [
         "\"use_dora\": true",
         "\"bias\": \"all\"",
@@ -111,10 +131,18 @@ pub fn peft_recipe(data: &[u8]) -> Verdict {
         "\"fan_in_fan_out\": true",
         "\"unheard_of\": 1",
         "\"target_modules\": \".*q_proj\"",
+        "\"alora_invocation_tokens\": [1, 2]",
+        "\"lora_bias\": true",
+        "\"ensure_weight_tying\": true",
     ];
     let field = recipe.one_of(&fields);
     let more = config.replacen('{', &format!("{{{field}, "), 1);
     peft_file(&join(more.as_bytes(), &weights))
+}
+
+/// An adapter of another kind than LoRA: IA³, LoHa, LoKr, VeRA, DoRA, or LoRA with a bias and on the embedding table.
+pub fn peft_kind_sample(kind: usize, recipe: &[u8]) -> (String, Vec<u8>) {
+    valid_kind(kind, &mut Recipe::new(recipe))
 }
 
 /// The configuration and the safetensors file that a recipe makes.
@@ -122,7 +150,20 @@ pub fn peft_sample(recipe: &[u8]) -> (String, Vec<u8>) {
     valid(&mut Recipe::new(recipe))
 }
 
-fn base() -> BaseShape {
+/// Ones, whatever is asked for.
+struct Ones;
+
+impl BaseWeights for Ones {
+    fn row(&self, _tensor: &str, _row: usize, out: &mut [f32]) {
+        out.fill(1.0);
+    }
+
+    fn encoding(&self, _tensor: &str) -> Option<Encoding> {
+        Some(Encoding::F32)
+    }
+}
+
+pub(crate) fn base() -> BaseShape<'static> {
     let mut tensors = BTreeMap::new();
     for layer in 0..2 {
         for (_, canonical, rows, cols) in MODULES {
@@ -138,6 +179,7 @@ fn base() -> BaseShape {
         n_layers: 2,
         tied_embeddings: true,
         tensors,
+        weights: Some(&Ones),
     }
 }
 
@@ -172,6 +214,76 @@ fn valid(recipe: &mut Recipe<'_>) -> (String, Vec<u8>) {
         names.join(", ")
     );
     (config, weights)
+}
+
+fn valid_kind(kind: usize, recipe: &mut Recipe<'_>) -> (String, Vec<u8>) {
+    let mut owned: Vec<(String, Vec<u64>, Vec<u8>)> = Vec::new();
+    let mut put = |recipe: &mut Recipe<'_>, name: String, shape: &[u64]| {
+        let elements = shape.iter().product::<u64>() as usize;
+        // Painted bytes of ordinary size: neither so small that products vanish nor so large that they overflow.
+        let values = recipe.paint(elements).into_iter().map(|byte| f32::from(byte) / 64.0 - 1.99);
+        owned.push((name, shape.to_vec(), values.flat_map(f32::to_le_bytes).collect()));
+    };
+    let own = match kind {
+        0 => r#""peft_type": "IA3", "feedforward_modules": ["down_proj"]"#,
+        1 => r#""peft_type": "LOHA", "r": 2, "alpha": 4"#,
+        2 => r#""peft_type": "LOKR", "r": 2, "alpha": 4"#,
+        3 => r#""peft_type": "VERA", "r": 3, "save_projection": true"#,
+        4 => r#""peft_type": "LORA", "r": 2, "use_dora": true"#,
+        _ => r#""peft_type": "LORA", "r": 2, "lora_bias": true"#,
+    };
+    for layer in 0..2 {
+        for (path, _, rows, cols) in [MODULES[0], MODULES[2], MODULES[6]] {
+            let name = |end: &str| format!("base_model.model.model.layers.{layer}.{path}.{end}");
+            let is_down = path.ends_with("down_proj");
+            let tensors: Vec<(&str, Vec<u64>)> = match kind {
+                0 if is_down => vec![("ia3_l", vec![1, cols])],
+                0 => vec![("ia3_l", vec![rows, 1])],
+                1 => vec![
+                    ("hada_w1_a", vec![rows, 2]),
+                    ("hada_w1_b", vec![2, cols]),
+                    ("hada_w2_a", vec![rows, 2]),
+                    ("hada_w2_b", vec![2, cols]),
+                ],
+                2 => vec![
+                    ("lokr_w1", vec![2, 4]),
+                    ("lokr_w2_a", vec![rows / 2, 2]),
+                    ("lokr_w2_b", vec![2, cols / 4]),
+                ],
+                3 => vec![("vera_lambda_b", vec![rows]), ("vera_lambda_d", vec![3])],
+                _ => vec![
+                    ("lora_A.weight", vec![2, cols]),
+                    ("lora_B.weight", vec![rows, 2]),
+                    (if kind == 4 { "lora_magnitude_vector" } else { "lora_B.bias" }, vec![rows]),
+                ],
+            };
+            for (end, shape) in tensors {
+                put(recipe, name(end), &shape);
+            }
+        }
+    }
+    if kind == 3 {
+        put(recipe, "base_model.vera_A".to_owned(), &[3, N_FF]);
+        put(recipe, "base_model.vera_B".to_owned(), &[9, 3]);
+    }
+    let targets = if kind == 5 {
+        put(recipe, "base_model.model.model.embed_tokens.lora_embedding_A".to_owned(), &[2, 32]);
+        put(
+            recipe,
+            "base_model.model.model.embed_tokens.lora_embedding_B".to_owned(),
+            &[N_EMBD, 2],
+        );
+        r#"["q_proj", "v_proj", "down_proj", "embed_tokens"]"#
+    } else {
+        r#"["q_proj", "v_proj", "down_proj"]"#
+    };
+    let tensors: Vec<TensorSource<'_>> = owned
+        .iter()
+        .map(|(name, shape, data)| TensorSource { name, dtype: Dtype::F32, shape, data })
+        .collect();
+    let mut weights = Vec::new();
+    safetensors::write(&mut weights, &tensors, &BTreeMap::new()).expect("valid tensors");
+    (format!("{{{own}, \"target_modules\": {targets}}}"), weights)
 }
 
 /// Finite elements: the exponent's highest bit is cleared.

@@ -48,7 +48,7 @@ pub(crate) fn demo(world: &World) -> Result<(), CliError> {
         let read = |shape: &slm_overlay::BaseShape| {
             let (adapter, report) =
                 slm_overlay::peft::PeftLora::parse(config, weights, &LIMITS)?.resolve(shape)?;
-            Ok(ResolvedAdapter { adapter, report, bound_to: None })
+            Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: Default::default() })
         };
         let name = crate::model::name("NAME", name)?;
         let imported = runtime.load_adapter(&read, "tiny", &name, &now(), false)?;

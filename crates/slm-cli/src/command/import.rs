@@ -6,9 +6,10 @@ use serde_json::json;
 use slm_runtime::load::Base;
 use slm_runtime::runtime::ResolvedAdapter;
 
+use crate::adapter::{UNDECLARED, read_adapter};
 use crate::args::{AdapterFormat, Factors};
 use crate::error::CliError;
-use crate::model::{engine, load_base, read_adapter};
+use crate::model::{engine, load_base};
 use crate::world::{World, now};
 
 /// Brings a model into the store.
@@ -45,16 +46,20 @@ pub(crate) fn adapter(
     path: &Path,
     name: Option<String>,
     base: Option<String>,
-    format: AdapterFormat,
+    (format, layout): (AdapterFormat, Option<&Path>),
     factors: Factors,
     replace: bool,
 ) -> Result<(), CliError> {
-    let read = read_adapter(path, format)?;
+    let read = read_adapter(path, format, layout)?;
     let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
     let base = base.ok_or(CliError::Missing { option: "--base" })?;
     let runtime = world.runtime(engine(None, None)?)?;
-    let resolve = |shape: &slm_overlay::BaseShape| {
+    let kind = std::cell::Cell::new("");
+    let undeclared = std::cell::Cell::new(false);
+    let resolve = |shape: &slm_overlay::BaseShape<'_>| {
         let resolved = read(shape)?;
+        kind.set(resolved.adapter.kind().name());
+        undeclared.set(resolved.bound_to.is_none());
         match factors {
             Factors::Keep => Ok(resolved),
             Factors::F16 => {
@@ -64,16 +69,19 @@ pub(crate) fn adapter(
     };
     let imported = runtime.load_adapter(&resolve, &base, &name, &now(), replace)?;
     let report = &imported.report;
+    let mut warnings = report.warnings.clone();
+    warnings.extend(undeclared.get().then(|| UNDECLARED.to_owned()));
     let object = json!({
         "adapter": imported.adapter,
         "name": name.as_str(),
-        "kind": "lora",
+        "kind": kind.get(),
         "base": imported.base,
         "blob": imported.blob,
         "changed": imported.changed,
         "targets": report.targets,
         "patterns": report.patterns,
-        "warnings": report.warnings,
+        "dropped": report.dropped,
+        "warnings": warnings,
     });
     let mut lines = vec![
         format!(
@@ -81,7 +89,7 @@ pub(crate) fn adapter(
             changed(imported.changed, "imported", "unchanged"),
             imported.adapter
         ),
-        format!("lora on {} tensors of base {}", report.targets.len(), imported.base),
+        format!("{} on {} tensors of base {}", kind.get(), report.targets.len(), imported.base),
     ];
     lines.extend(
         report.targets.iter().map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
@@ -89,7 +97,7 @@ pub(crate) fn adapter(
     lines.extend(
         report.patterns.iter().map(|p| format!("pattern {} matched {}", p.pattern, p.matched)),
     );
-    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
     world.output.result(object, &lines);
     Ok(())
 }

@@ -5,18 +5,22 @@ use std::path::Path;
 use serde_json::{Value, json};
 use slm_format::Digest;
 use slm_format::container::Container;
+use slm_format::gguf::Gguf;
 use slm_format::safetensors::SafeTensors;
 use slm_manifest::{Manifest, Name};
-use slm_overlay::peft::PeftLora;
+use slm_overlay::binary::{BinaryFormat, Compact, LoraAdapter};
+use slm_overlay::gguf::GgufAdapter;
+use slm_overlay::peft::PeftAdapter;
 use slm_runtime::error::ModelError;
 use slm_runtime::load::{Bytes, ModelFormat};
 use slm_store::NameKind;
 
+use crate::adapter::read_adapter;
 use crate::args::AdapterFormat;
 use crate::command::compose::{adapter_lines, adapters_of};
 use crate::command::import::{base_lines, base_object};
 use crate::error::CliError;
-use crate::model::{engine, is_safetensors, open_base, read_adapter, tier_names};
+use crate::model::{engine, is_safetensors, open_base, tier_names};
 use crate::world::{LIMITS, World, map, read};
 
 type Report = (Value, Vec<String>);
@@ -98,16 +102,16 @@ fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
 
 fn folder(path: &Path) -> Result<Report, CliError> {
     if path.join("adapter_config.json").exists() {
-        let _resolve = read_adapter(path, AdapterFormat::Peft)?;
+        let _resolve = read_adapter(path, AdapterFormat::Peft, None)?;
         let weights = map(&path.join("adapter_model.safetensors"))?;
         let config = read(&path.join("adapter_config.json"))?;
-        let report = PeftLora::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
+        let report = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
         let (mut object, _) = safetensors((*weights).as_ref())?;
         object["kind"] = json!("peft-adapter");
         object["targets"] = json!(report.targets);
         object["patterns"] = json!(report.patterns);
         object["warnings"] = json!(report.warnings);
-        let mut lines = vec![format!("lora on {} tensors", report.targets.len())];
+        let mut lines = vec![format!("an adapter on {} tensors", report.targets.len())];
         lines.extend(
             report
                 .targets
@@ -132,7 +136,13 @@ fn file(path: &Path) -> Result<Report, CliError> {
     }
     let bytes = map(path)?;
     let head: &[u8] = (*bytes).as_ref();
+    if let Some(format) = BinaryFormat::detect(head) {
+        return lora_binary(head, format);
+    }
     match ModelFormat::detect(head) {
+        Ok(ModelFormat::Gguf) if GgufAdapter::is_adapter(&Gguf::parse(head, &LIMITS)?) => {
+            gguf_adapter(head)
+        }
         Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
         Ok(ModelFormat::Slm) => {
             let bytes: Bytes = bytes;
@@ -161,15 +171,20 @@ fn slm(bytes: &Bytes) -> Result<Report, CliError> {
     let container = Container::open((**bytes).as_ref(), &LIMITS)?;
     container.verify_all()?;
     match slm_runtime::runtime::read_adapter(&container, &LIMITS) {
-        Ok((adapter, bound)) => {
+        Ok((adapter, requires)) => {
+            let bound = requires.base;
             let targets: Vec<Value> = adapter
                 .modules()
                 .iter()
-                .map(|module| json!({ "tensor": module.target, "rank": module.rank(), "scale": module.scale }))
+                .map(|module| json!({ "tensor": module.target, "rank": module.rank(), "scale": module.scale() }))
                 .collect();
             let lines = vec![
                 format!("adapter {}", adapter.id()),
-                format!("lora on {} tensors, bound to base {bound}", adapter.modules().len()),
+                format!(
+                    "{} on {} tensors, bound to base {bound}",
+                    adapter.kind().name(),
+                    adapter.modules().len()
+                ),
             ];
             Ok((
                 json!({ "kind": "adapter", "adapter": adapter.id(), "base": bound, "targets": targets }),
@@ -193,6 +208,42 @@ fn slm(bytes: &Bytes) -> Result<Report, CliError> {
             }
         }
     }
+}
+
+/// A binary LoRA file: shapes alone, since it names no base.
+fn lora_binary(bytes: &[u8], format: BinaryFormat) -> Result<Report, CliError> {
+    let (format, pairs, layout) = match format {
+        BinaryFormat::Plan008 => ("plan008", LoraAdapter::load(bytes, &LIMITS)?, None),
+        BinaryFormat::Compact => {
+            let file = Compact::load(bytes, &LIMITS)?;
+            let layout = file.layout();
+            ("compact", file.adapters, Some(layout))
+        }
+    };
+    let name = |at: usize| layout.as_ref().map(|layout| layout[at].clone());
+    let rows: Vec<Value> = pairs
+        .iter()
+        .enumerate()
+        .map(|(at, p)| json!({ "position": at, "tensor": name(at), "rank": p.rank, "in": p.in_dim, "out": p.out_dim, "alpha": p.alpha }))
+        .collect();
+    let mut lines = vec![format!("{format}: {} low-rank pairs", pairs.len())];
+    lines.extend(pairs.iter().enumerate().map(|(at, p)| {
+        let name = name(at).unwrap_or_else(|| format!("position {at}"));
+        format!("  {name} rank {} alpha {} from {} to {}", p.rank, p.alpha, p.in_dim, p.out_dim)
+    }));
+    Ok((json!({ "kind": "lora-binary", "format": format, "pairs": rows }), lines))
+}
+
+fn gguf_adapter(bytes: &[u8]) -> Result<Report, CliError> {
+    let report = GgufAdapter::parse(bytes, &LIMITS)?.resolve_alone()?;
+    let mut lines = vec![format!("gguf adapter on {} tensors", report.targets.len())];
+    lines.extend(
+        report.targets.iter().map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
+    );
+    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    let object =
+        json!({ "kind": "gguf-adapter", "targets": report.targets, "warnings": report.warnings });
+    Ok((object, lines))
 }
 
 fn safetensors(bytes: &[u8]) -> Result<Report, CliError> {

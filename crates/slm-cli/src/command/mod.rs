@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod activate;
+pub(crate) mod adapter;
 pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod chat;

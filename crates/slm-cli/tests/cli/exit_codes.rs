@@ -22,9 +22,8 @@ fn two_is_the_command_line_alone() {
         (&["run", "--no-such-option"], "command-line"),
         (&["eval"], "command-line"),
         (&["compose", "x"], "command-line"),
-        (&["adapter", "import", &kjv, "--format", "gguf"], "command-line"),
-        (&["adapter", "import", &kjv, "--format", "plan008"], "command-line"),
-        (&["adapter", "import", &kjv, "--format", "compact"], "command-line"),
+        (&["adapter", "import", &kjv, "--format", "onnx"], "command-line"),
+        (&["adapter", "import", &kjv, "--format", "pickle"], "command-line"),
         (&["run", "x", "--max-tokens", "many"], "command-line"),
         (&["run", "x", "--composition", "kjv", "--model", &kjv], "command-line"),
         (&["logits", "--text", "x", "--tokens", "1"], "command-line"),
@@ -47,9 +46,9 @@ fn two_is_the_command_line_alone() {
     }
     assert!(place.snapshot() == before);
     // For a person the same in words, with the same status and nothing on stdout.
-    let ran = place.run(["adapter", "import", &kjv, "--format", "gguf"]);
+    let ran = place.run(["adapter", "import", &kjv, "--format", "onnx"]);
     assert_eq!((ran.exit, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("possible values: auto, peft, slm"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("possible values: auto, peft, gguf, plan008, compact, slm"), "{}", ran.stderr);
     for args in [&["--help"][..], &["--version"], &["run", "--help", "--json"]] {
         let ran = finish(slm().args(args));
         assert_eq!((ran.exit, ran.stderr.as_str()), (0, ""), "{args:?}");

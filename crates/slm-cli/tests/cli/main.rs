@@ -2,10 +2,12 @@
 
 mod common;
 
+mod adapters;
 mod day;
 mod exit_codes;
 mod hostile;
 mod logits;
 mod manifests;
 mod peft;
+mod share;
 mod text;

@@ -82,7 +82,7 @@ fn an_adapter_that_is_wrong_is_refused_and_changes_nothing() {
     shows(&folder, "adapter-config-json");
     let folder = adapter(&place, "dora");
     bend_config(&folder, "\"use_dora\": false", "\"use_dora\": true");
-    shows(&folder, "adapter-dora-unsupported");
+    shows(&folder, "adapter-missing-factor");
     let folder = adapter(&place, "rank-zero");
     bend_config(&folder, "\"r\": 8", "\"r\": 0");
     shows(&folder, "adapter-rank-zero");

@@ -132,7 +132,7 @@ impl Compact {
     ///
     /// # Errors
     /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape.
-    pub fn to_adapter(&self, base: &BaseShape) -> Result<Adapter, OverlayError> {
+    pub fn to_adapter(&self, base: &BaseShape<'_>) -> Result<Adapter, OverlayError> {
         to_adapter(&self.adapters, &self.layout(), base, true)
     }
 }

@@ -48,7 +48,7 @@ impl Layout {
     pub fn to_adapter(
         &self,
         pairs: &[LoraAdapter],
-        base: &BaseShape,
+        base: &BaseShape<'_>,
     ) -> Result<Adapter, OverlayError> {
         if pairs.len() != self.targets.len() {
             let (names, pairs) = (self.targets.len(), pairs.len());

@@ -156,7 +156,7 @@ impl LoraAdapter {
 fn to_adapter(
     pairs: &[LoraAdapter],
     targets: &[String],
-    base: &BaseShape,
+    base: &BaseShape<'_>,
     framework_rows: bool,
 ) -> Result<Adapter, OverlayError> {
     let modules = pairs.iter().zip(targets).map(|(pair, target)| {

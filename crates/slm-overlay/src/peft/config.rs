@@ -1,4 +1,4 @@
-//! `adapter_config.json` of a LoRA adapter: every field applied, known to be about training only, or refused by name.
+//! `adapter_config.json`: every field applied, known to be about training only, or refused by name.
 
 use slm_format::Limits;
 
@@ -15,10 +15,10 @@ pub(super) const TRAINING_ONLY: [&str; 23] = [
     "base_model_name_or_path",
     "corda_config",
     "d_initial",
+    "decompose_both",
+    "decompose_factor",
     "eva_config",
     "inference_mode",
-    "init_ia3_weights",
-    "init_weights",
     "loftq_config",
     "lora_dropout",
     "lora_ga_config",
@@ -37,9 +37,7 @@ pub(super) const TRAINING_ONLY: [&str; 23] = [
 ];
 
 /// Features that are refused when their field is neither null, false nor empty.
-pub(super) const REFUSED: [(&str, Feature); 15] = [
-    ("use_dora", Feature::Dora),
-    ("lora_bias", Feature::LoraBias),
+pub(super) const REFUSED: [(&str, Feature); 11] = [
     ("modules_to_save", Feature::ModulesToSave),
     ("fan_in_fan_out", Feature::FanInFanOut),
     ("kasa_config", Feature::Kasa),
@@ -51,33 +49,107 @@ pub(super) const REFUSED: [(&str, Feature); 15] = [
     ("arrow_config", Feature::Arrow),
     ("monteclora_config", Feature::Monteclora),
     ("megatron_config", Feature::Megatron),
-    ("alora_invocation_tokens", Feature::Alora),
-    ("ensure_weight_tying", Feature::WeightTying),
 ];
 
 /// What PEFT takes for a rank or an alpha that the file leaves out.
 const DEFAULT_R: u32 = 8;
+const DEFAULT_R_VERA: u32 = 256;
 const DEFAULT_ALPHA: f64 = 8.0;
 
-/// The fields that change what a LoRA adapter computes.
+/// PEFT's kinds of adapters that slm applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeftType {
+    Lora,
+    Ia3,
+    Loha,
+    Lokr,
+    Vera,
+}
+
+impl PeftType {
+    fn from_name(name: &str) -> Option<PeftType> {
+        Some(match name {
+            "LORA" => PeftType::Lora,
+            "IA3" => PeftType::Ia3,
+            "LOHA" => PeftType::Loha,
+            "LOKR" => PeftType::Lokr,
+            "VERA" => PeftType::Vera,
+            _ => return None,
+        })
+    }
+
+    /// Fields that change what adapters of this kind compute; in another kind's configuration they are unknown.
+    fn owns(self, field: &str) -> bool {
+        use PeftType::{Ia3, Loha, Lokr, Lora, Vera};
+        match field {
+            "lora_alpha"
+            | "use_rslora"
+            | "init_lora_weights"
+            | "use_dora"
+            | "lora_bias"
+            | "alora_invocation_tokens"
+            | "ensure_weight_tying" => self == Lora,
+            "r" => self != Ia3,
+            "rank_pattern" | "alpha_pattern" => matches!(self, Lora | Loha | Lokr),
+            "alpha" => matches!(self, Loha | Lokr),
+            "init_weights" => matches!(self, Loha | Lokr | Vera),
+            "feedforward_modules" | "init_ia3_weights" => self == Ia3,
+            "save_projection" | "projection_prng_key" => self == Vera,
+            _ => true,
+        }
+    }
+}
+
+/// The fields that change what an adapter computes.
 #[derive(Debug, Clone)]
-pub(super) struct LoraConfig {
+pub(super) struct Config {
+    pub(super) peft_type: PeftType,
     pub(super) r: u32,
-    pub(super) lora_alpha: f64,
+    /// `lora_alpha`, or `alpha` of LoHa and LoKr.
+    pub(super) alpha: f64,
     pub(super) use_rslora: bool,
+    pub(super) use_dora: bool,
+    pub(super) lora_bias: bool,
+    pub(super) invocation: Vec<u32>,
+    pub(super) ensure_weight_tying: bool,
+    pub(super) feedforward_modules: Option<Names>,
+    pub(super) save_projection: bool,
     pub(super) rank_pattern: Vec<(Pattern, u32)>,
     pub(super) alpha_pattern: Vec<(Pattern, f64)>,
     pub(super) target_modules: Option<Names>,
     pub(super) exclude_modules: Option<Names>,
     pub(super) layers_to_transform: Vec<i64>,
     pub(super) layers_pattern: Vec<Pattern>,
-    /// The value of `init_lora_weights` where it starts an absent factor at something else than a zero delta.
+    /// The value of `init_lora_weights` or its like where it starts an absent factor at something else than no change.
     pub(super) nonzero_init: Option<String>,
 }
 
-impl LoraConfig {
+impl Config {
+    /// What PEFT takes where a file says nothing.
+    fn new(peft_type: PeftType) -> Config {
+        Config {
+            peft_type,
+            r: if peft_type == PeftType::Vera { DEFAULT_R_VERA } else { DEFAULT_R },
+            alpha: DEFAULT_ALPHA,
+            use_rslora: false,
+            use_dora: false,
+            lora_bias: false,
+            invocation: Vec::new(),
+            ensure_weight_tying: false,
+            feedforward_modules: None,
+            save_projection: true,
+            rank_pattern: Vec::new(),
+            alpha_pattern: Vec::new(),
+            target_modules: None,
+            exclude_modules: None,
+            layers_to_transform: Vec::new(),
+            layers_pattern: Vec::new(),
+            nonzero_init: None,
+        }
+    }
+
     /// Reads the configuration.
-    pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<LoraConfig, OverlayError> {
+    pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<Config, OverlayError> {
         let (found, limit) = (bytes.len() as u64, limits.max_header_bytes.min(LONGEST));
         if found > limit {
             return Err(OverlayError::Limit { what: "the configuration in bytes", found, limit });
@@ -87,9 +159,9 @@ impl LoraConfig {
             return Err(wrong("adapter_config.json", &json, "an object"));
         };
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-        match field("peft_type") {
-            Some(Json::Text(kind)) if kind == "LORA" => {}
-            Some(Json::Text(kind)) => return Err(OverlayError::Kind { peft_type: kind.clone() }),
+        let peft_type = match field("peft_type") {
+            Some(Json::Text(kind)) => PeftType::from_name(kind)
+                .ok_or_else(|| OverlayError::Kind { peft_type: kind.chars().take(80).collect() })?,
             other => {
                 return Err(wrong(
                     "peft_type",
@@ -97,8 +169,8 @@ impl LoraConfig {
                     "the name of a kind of adapter",
                 ));
             }
-        }
-        let mut config = LoraConfig::default();
+        };
+        let mut config = Config::new(peft_type);
         for (key, value) in fields {
             config.apply(key, value)?;
         }
@@ -107,11 +179,27 @@ impl LoraConfig {
     }
 
     fn apply(&mut self, key: &str, value: &Json) -> Result<(), OverlayError> {
+        if !self.peft_type.owns(key) {
+            return match value.is_unset() {
+                true => Ok(()),
+                false => Err(unknown(key, value)),
+            };
+        }
         match key {
             "peft_type" => {}
             "r" => self.r = rank("r", value)?,
-            "lora_alpha" => self.lora_alpha = alpha("lora_alpha", value)?,
+            "lora_alpha" | "alpha" => self.alpha = alpha(key, value)?,
             "use_rslora" => self.use_rslora = flag("use_rslora", value)?,
+            "use_dora" => self.use_dora = flag("use_dora", value)?,
+            "lora_bias" => self.lora_bias = flag("lora_bias", value)?,
+            "alora_invocation_tokens" => self.invocation = tokens(key, value)?,
+            "ensure_weight_tying" => self.ensure_weight_tying = flag(key, value)?,
+            "feedforward_modules" => {
+                self.feedforward_modules = names("feedforward_modules", value)?;
+            }
+            "save_projection" => self.save_projection = flag("save_projection", value)?,
+            // Only says how projections that are not saved would be drawn.
+            "projection_prng_key" => {}
             "rank_pattern" => self.rank_pattern = patterns("rank_pattern", value, rank)?,
             "alpha_pattern" => self.alpha_pattern = patterns("alpha_pattern", value, alpha)?,
             "target_modules" => self.target_modules = names("target_modules", value)?,
@@ -126,14 +214,12 @@ impl LoraConfig {
             "bias" if *value == Json::Text("none".into()) => {}
             "bias" => return Err(unsupported(Feature::Bias, key, value)),
             "init_lora_weights" => self.nonzero_init = init(value)?,
+            "init_weights" | "init_ia3_weights" => self.nonzero_init = plain_init(key, value)?,
             _ if TRAINING_ONLY.contains(&key) || value.is_unset() => {}
             _ => {
                 return Err(match REFUSED.iter().find(|(name, _)| *name == key) {
                     Some(&(_, feature)) => unsupported(feature, key, value),
-                    None => OverlayError::UnknownField {
-                        field: key.chars().take(80).collect(),
-                        found: value.excerpt(),
-                    },
+                    None => unknown(key, value),
                 });
             }
         }
@@ -153,6 +239,25 @@ impl LoraConfig {
         if !self.layers_pattern.is_empty() && self.layers_to_transform.is_empty() {
             return refuse("layers_pattern", "no such field without layers_to_transform");
         }
+        if self.lora_bias && self.use_dora {
+            return refuse("lora_bias", "no such field beside use_dora");
+        }
+        if !self.invocation.is_empty() && self.use_dora {
+            return refuse("alora_invocation_tokens", "no such field beside use_dora");
+        }
+        if let (Some(Names::List(targets)), Some(Names::List(feedforward))) =
+            (&self.target_modules, &self.feedforward_modules)
+            && feedforward.iter().any(|name| !targets.contains(name))
+        {
+            return refuse("feedforward_modules", "only names that are in target_modules");
+        }
+        if self.peft_type == PeftType::Vera && !self.save_projection {
+            return Err(OverlayError::Unsupported {
+                feature: Feature::UnsavedProjection,
+                field: "save_projection".into(),
+                found: "false".into(),
+            });
+        }
         Ok(())
     }
 
@@ -161,9 +266,9 @@ impl LoraConfig {
         first_match(&self.rank_pattern, path).unwrap_or(self.r)
     }
 
-    /// Alpha of the module at `path`: the first matching entry of alpha_pattern, else `lora_alpha`.
+    /// Alpha of the module at `path`: the first matching entry of alpha_pattern, else `lora_alpha` or `alpha`.
     pub(super) fn alpha_of(&self, path: &str) -> f64 {
-        first_match(&self.alpha_pattern, path).unwrap_or(self.lora_alpha)
+        first_match(&self.alpha_pattern, path).unwrap_or(self.alpha)
     }
 
     /// `alpha / r`, or `alpha / sqrt(r)`, in f64, rounded once to f32.
@@ -174,6 +279,15 @@ impl LoraConfig {
         match scale.is_finite() {
             true => Ok(scale),
             false => Err(OverlayError::Scale { module: path.into(), alpha, rank }),
+        }
+    }
+
+    /// Whether IA³ multiplies what the module at `path` reads: a list matches by bare suffix, a string by the whole path.
+    pub(super) fn is_feedforward(&self, path: &str) -> bool {
+        match &self.feedforward_modules {
+            Some(Names::List(names)) => names.iter().any(|name| path.ends_with(name.as_str())),
+            Some(names) => names.matches(path, true),
+            None => false,
         }
     }
 
@@ -202,29 +316,16 @@ impl LoraConfig {
     }
 }
 
-impl Default for LoraConfig {
-    fn default() -> LoraConfig {
-        LoraConfig {
-            r: DEFAULT_R,
-            lora_alpha: DEFAULT_ALPHA,
-            use_rslora: false,
-            rank_pattern: Vec::new(),
-            alpha_pattern: Vec::new(),
-            target_modules: None,
-            exclude_modules: None,
-            layers_to_transform: Vec::new(),
-            layers_pattern: Vec::new(),
-            nonzero_init: None,
-        }
-    }
-}
-
 fn first_match<T: Copy>(patterns: &[(Pattern, T)], path: &str) -> Option<T> {
     patterns.iter().find(|(pattern, _)| pattern.matches(path)).map(|&(_, value)| value)
 }
 
 fn wrong(field: &str, value: &Json, expected: &'static str) -> OverlayError {
     OverlayError::Field { field: field.into(), found: value.excerpt(), expected }
+}
+
+fn unknown(field: &str, value: &Json) -> OverlayError {
+    OverlayError::UnknownField { field: field.chars().take(80).collect(), found: value.excerpt() }
 }
 
 fn unsupported(feature: Feature, field: &str, value: &Json) -> OverlayError {
@@ -329,6 +430,32 @@ fn check_count(what: &'static str, found: usize) -> Result<(), OverlayError> {
     match found > MOST {
         true => Err(OverlayError::Limit { what, found: found as u64, limit: MOST as u64 }),
         false => Ok(()),
+    }
+}
+
+/// Token ids, at least one where the field is given.
+fn tokens(field: &str, value: &Json) -> Result<Vec<u32>, OverlayError> {
+    const EXPECTED: &str = "a list of token ids";
+    let items = match value {
+        Json::Null => return Ok(Vec::new()),
+        Json::List(items) => items,
+        _ => return Err(wrong(field, value, EXPECTED)),
+    };
+    check_count("alora_invocation_tokens", items.len())?;
+    let token = |item: &Json| match *item {
+        Json::Int(id) => u32::try_from(id).map_err(|_| wrong(field, item, EXPECTED)),
+        _ => Err(wrong(field, item, EXPECTED)),
+    };
+    items.iter().map(token).collect()
+}
+
+/// `true` starts at no change, `false` at random; LoKr's `lycoris` is another start at no change.
+fn plain_init(field: &str, value: &Json) -> Result<Option<String>, OverlayError> {
+    match value {
+        Json::Null | Json::Bool(true) => Ok(None),
+        Json::Bool(false) => Ok(Some("false".into())),
+        Json::Text(text) if text == "lycoris" => Ok(None),
+        _ => Err(unsupported(Feature::Init, field, value)),
     }
 }
 

@@ -27,11 +27,11 @@ pub(crate) fn weights(name: &str) -> Vec<u8> {
 }
 
 /// hidden 256, ffn 768, 8 heads of 32, 4 of them for K and V, 4 layers, vocabulary 1024, tied.
-pub(crate) fn tiny() -> BaseShape {
+pub(crate) fn tiny() -> BaseShape<'static> {
     tiny_as(Architecture::Llama)
 }
 
-pub(crate) fn tiny_as(architecture: Architecture) -> BaseShape {
+pub(crate) fn tiny_as(architecture: Architecture) -> BaseShape<'static> {
     let mut tensors = BTreeMap::from([("token_embd.weight".to_owned(), (1024, 256))]);
     for layer in 0..4 {
         for (name, shape) in [
@@ -54,6 +54,7 @@ pub(crate) fn tiny_as(architecture: Architecture) -> BaseShape {
         n_layers: 4,
         tied_embeddings: true,
         tensors,
+        weights: None,
     }
 }
 

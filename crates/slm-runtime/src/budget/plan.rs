@@ -4,7 +4,7 @@ use slm_kv::KvGeometry;
 use slm_manifest::{AdapterId, ExecutionProfile, KvType, ModelConfig};
 use slm_overlay::BoundAdapter;
 
-use crate::budget::{Component, formula};
+use crate::budget::Component;
 use crate::composition::Composition;
 use crate::error::RuntimeError;
 use crate::graph::{Blocks, HEAD_BATCH, scores_len};
@@ -148,13 +148,7 @@ pub(crate) fn base_bytes(base: &Base) -> u64 {
 }
 
 fn adapter_macs(bound: &BoundAdapter) -> u64 {
-    let modules = bound.adapter().modules().iter();
-    modules
-        .map(|module| {
-            let (m, n) = module.shape();
-            formula::low_rank_macs(u64::from(module.rank()), m, n)
-        })
-        .sum()
+    bound.adapter().modules().iter().map(slm_overlay::Module::macs).sum()
 }
 
 /// Pages that `positions` positions need: whole ones, but for the last of the context.

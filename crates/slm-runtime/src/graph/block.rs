@@ -10,7 +10,7 @@ use slm_quant::{Executor, Kernels, Piece, QuantError, QuantizedRows};
 
 use crate::error::RuntimeError;
 use crate::graph::forward::Lane;
-use crate::graph::overlays::{LayerOverlays, Overlays};
+use crate::graph::overlays::LayerOverlays;
 use crate::graph::scratch::{Angles, BlockScratch, sized};
 use crate::load::{Base, Layer, MatrixRef};
 
@@ -30,9 +30,9 @@ pub(super) struct Block<'a> {
 }
 
 /// The stacks of matrices that read the same rows.
-type Pick<const N: usize> = fn(&LayerOverlays) -> &[TensorStack; N];
+pub(super) type Pick<const N: usize> = fn(&LayerOverlays) -> &[TensorStack; N];
 
-impl Block<'_> {
+impl<'a> Block<'a> {
     /// Normed rows of `x` to queries, keys and values: `[B, q]`, `[B, k]` and `[B, v]`, one after the other in `qkv`.
     pub(super) fn before_attention(
         &self,
@@ -52,7 +52,7 @@ impl Block<'_> {
         let outs = [&mut *q, &mut *k, v];
         let stacks: Pick<3> = |overlays| &overlays.qkv;
         let next = self.next(self.n, |overlays| &overlays.attn_output);
-        self.project(outs, matrices, stacks, &next, h, &mut s.rows, &mut s.z)?;
+        self.project(outs, matrices, stacks, next, h, &mut s.rows, &mut s.z)?;
         for (x, norm) in [(&mut *q, &layer.attn_q_norm), (&mut *k, &layer.attn_k_norm)] {
             if let Some(norm) = norm {
                 self.norm_in_place(x, norm, sized(&mut s.head, head_dim));
@@ -78,7 +78,7 @@ impl Block<'_> {
         let y = sized(&mut s.y, x.len());
         let stacks: Pick<1> = |overlays| &overlays.attn_output;
         let next = self.next(self.n, |overlays| &overlays.gate_up);
-        self.project([y], [layer.attn_output], stacks, &next, attended, &mut s.rows, &mut s.z)?;
+        self.project([y], [layer.attn_output], stacks, next, attended, &mut s.rows, &mut s.z)?;
         let h = sized(&mut s.h, x.len());
         let y = sized(&mut s.y, x.len());
         self.add_to_residual(x, y, layer.post_attention_norm.as_deref(), h);
@@ -88,24 +88,32 @@ impl Block<'_> {
         let up = sized(&mut s.up, n_tokens * config.n_ff as usize);
         let matrices = [layer.ffn_gate, layer.ffn_up];
         let stacks: Pick<2> = |overlays| &overlays.gate_up;
-        let xq = self.quantize(&mut s.rows, h, &matrices)?;
-        let next = self.next(self.n, |overlays| &overlays.ffn_down);
-        let z = self.down(stacks, &next, h, &mut s.z);
-        let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
         let act_mul = match config.architecture {
             Architecture::Gemma3 => Kernels::gelu_mul,
             _ => Kernels::silu_mul,
         };
-        let then = |piece: Piece, gate: &mut [f32], up: &mut [f32]| {
-            self.up(stacks, z, piece, gate);
-            self.up(stacks, z, Piece { product: 1, ..piece }, up);
+        if self.scales_input(stacks) {
+            let outs = [&mut *gate, &mut *up];
+            self.project_scaled(outs, matrices, stacks, h, &mut s.rows, &mut s.z)?;
             act_mul(&self.kernels, gate, up);
-        };
-        self.kernels.matmul_pair(self.exec, [&mut *gate, up], [&gate_w, &up_w], h, xq, &then);
+        } else {
+            let xq = self.quantize(&mut s.rows, h, &matrices)?;
+            let next = self.next(self.n, |overlays| &overlays.ffn_down);
+            let z = self.down(stacks, h, &mut s.z);
+            let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
+            let then = |piece: Piece, gate: &mut [f32], up: &mut [f32]| {
+                self.up(stacks, z, piece, gate);
+                self.up(stacks, z, Piece { product: 1, ..piece }, up);
+                act_mul(&self.kernels, gate, up);
+            };
+            let ahead = |piece: Piece| self.ahead(stacks, next, piece);
+            let (outs, ws) = ([&mut *gate, up], [&gate_w, &up_w]);
+            self.kernels.matmul_pair(self.exec, outs, ws, h, xq, Some(&ahead), &then);
+        }
 
         let stacks: Pick<1> = |overlays| &overlays.ffn_down;
         let next = self.next(self.n + 1, |overlays| &overlays.qkv);
-        self.project([&mut *y], [layer.ffn_down], stacks, &next, gate, &mut s.rows, &mut s.z)?;
+        self.project([&mut *y], [layer.ffn_down], stacks, next, gate, &mut s.rows, &mut s.z)?;
         self.add_to_residual(x, y, layer.post_ffw_norm.as_deref(), h);
         Ok(())
     }
@@ -116,25 +124,27 @@ impl Block<'_> {
         outs: [&mut [f32]; N],
         matrices: [MatrixRef; N],
         stacks: Pick<N>,
-        next: &dyn Fn(&Overlays),
+        next: &'a [TensorStack],
         x: &[f32],
         rows: &mut QuantizedRows,
         z: &mut Vec<f32>,
     ) -> Result<(), RuntimeError> {
+        if self.scales_input(stacks) {
+            return self.project_scaled(outs, matrices, stacks, x, rows, z);
+        }
         let xq = self.quantize(rows, x, &matrices)?;
-        let z = self.down(stacks, next, x, z);
+        let z = self.down(stacks, x, z);
         let ws = matrices.map(|matrix| self.base.matrix(matrix));
+        let ahead = |piece: Piece| self.ahead(stacks, next, piece);
         let then = |piece: Piece, out: &mut [f32]| self.up(stacks, z, piece, out);
-        self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, &then);
+        self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, Some(&ahead), &then);
         Ok(())
     }
 
-    /// The down-projections of every sequence's stacks: sequence after sequence, matrix after matrix. Where a pass reads the factors once,
-    /// what comes after them is asked for: the up-projections, and by `next` the down-projections that the graph reads next.
+    /// The down-projections of every sequence's stacks: sequence after sequence, matrix after matrix.
     fn down<'z, const N: usize>(
         &self,
         stacks: Pick<N>,
-        next: &dyn Fn(&Overlays),
         x: &[f32],
         z: &'z mut Vec<f32>,
     ) -> &'z [f32] {
@@ -152,26 +162,37 @@ impl Block<'_> {
             let (z, later) = rest.split_at_mut(len);
             rest = later;
             TensorStack::down_each(stacks, &self.kernels, self.exec, z, x, tokens.len());
-            if tokens.len() == 1 {
-                stacks.iter().for_each(|stack| stack.prefetch_up(&self.kernels));
-                next(lane.overlays);
-            }
         }
         z
     }
 
-    /// Asks for the down-projections that layer `n` reads, where there is such a layer.
+    /// The stacks that a lone token reads next, in layer `n`: none where there is no such layer.
     fn next(
         &self,
         n: usize,
-        stacks: impl Fn(&LayerOverlays) -> &[TensorStack],
-    ) -> impl Fn(&Overlays) {
-        let kernels = self.kernels;
-        move |overlays: &Overlays| {
-            if let Some(layer) = overlays.layers.get(n) {
-                stacks(layer).iter().for_each(|stack| stack.prefetch_down(&kernels));
-            }
+        stacks: impl FnOnce(&LayerOverlays) -> &[TensorStack],
+    ) -> &'a [TensorStack] {
+        match self.lanes {
+            [lane] => lane.overlays.layers.get(n).map_or(&[], stacks),
+            _ => &[],
         }
+    }
+
+    /// What a lone token reads after a piece of its product. The down-projections that come next are computed by the calling thread: it has the
+    /// first piece, and alone also the last.
+    fn ahead<const N: usize>(
+        &self,
+        stacks: Pick<N>,
+        next: &'a [TensorStack],
+        piece: Piece,
+    ) -> &'a [u8] {
+        let [lane] = self.lanes else { return &[] };
+        let stacks = stacks(&lane.overlays.layers[self.n]);
+        let follows = match self.exec.n_workers() {
+            1 => piece.product + 1 == N,
+            _ => piece.product == 0 && piece.first_row == 0,
+        };
+        TensorStack::ahead(stacks, piece.product, follows, next)
     }
 
     /// The stacks' shares of one piece.
@@ -189,13 +210,14 @@ impl Block<'_> {
                 let first = (from - piece.first_token) * piece.n_rows;
                 let out = &mut out[first..][..(to - from) * piece.n_rows];
                 let these = from - tokens.start..to - tokens.start;
-                stack.up(&self.kernels, out, piece.first_row, z, tokens.len(), these);
+                let gates = self.gates(lane, tokens.start);
+                stack.up(&self.kernels, out, piece.first_row, z, tokens.len(), these, gates);
             }
         }
     }
 
     /// The sequences that have tokens in the block, and which of its tokens.
-    fn parts(&self) -> impl Iterator<Item = (&Lane<'_>, Range<usize>)> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&Lane<'_>, Range<usize>)> {
         self.lanes.iter().filter_map(|lane| {
             let from = lane.first_row.max(self.rows.start);
             let to = lane.end_row().min(self.rows.end);
@@ -204,7 +226,7 @@ impl Block<'_> {
     }
 
     /// The 8-bit form of `x` where the profile asks for it and one of `readers` is integer-coded.
-    fn quantize<'r>(
+    pub(super) fn quantize<'r>(
         &self,
         rows: &'r mut QuantizedRows,
         x: &[f32],

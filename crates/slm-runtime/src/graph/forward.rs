@@ -6,12 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use slm_kv::KvCache;
 use slm_manifest::config::Architecture;
 use slm_manifest::{Activations, ExecutionId};
+use slm_overlay::Gates;
 use slm_quant::{Executor, Inline, Kernels};
 
 use crate::error::{RequestError, RuntimeError};
 use crate::graph::attention::{AttentionShape, attend};
 use crate::graph::block::Block;
-use crate::graph::scratch::{Angles, HEAD_BATCH, sized};
+use crate::graph::scratch::{Angles, BlockScratch, HEAD_BATCH, sized};
 use crate::graph::{Overlays, Rope, Scratch};
 use crate::load::{Base, Layer};
 
@@ -34,6 +35,8 @@ pub(crate) struct Lane<'a> {
     pub(crate) rope_local: &'a Rope,
     pub(crate) execution: ExecutionId,
     pub(crate) tokens: &'a [u32],
+    /// Where each adapter of its stack starts that waits for an invocation.
+    pub(crate) starts: &'a [Option<usize>],
     pub(crate) wanted: Wanted,
     /// Row of the pass that its first token has.
     pub(crate) first_row: usize,
@@ -87,6 +90,12 @@ impl Pass<'_> {
         let tokens = lanes.iter().flat_map(|lane| lane.tokens);
         for (row, &token) in s.x.chunks_exact_mut(config.n_embd as usize).zip(tokens) {
             self.kernels.decode_row(row, &table, token as usize);
+        }
+        for lane in lanes.iter().filter(|lane| !lane.overlays.embedding.is_empty()) {
+            let rows = s.x.chunks_exact_mut(config.n_embd as usize).skip(lane.first_row);
+            for (row, &token) in rows.zip(lane.tokens) {
+                lane.overlays.embedding.add_embedding(&self.kernels, row, token as usize);
+            }
         }
         if config.architecture == Architecture::Gemma3 {
             self.kernels.scale(&mut s.x, (config.n_embd as f32).sqrt());
@@ -212,17 +221,24 @@ impl Pass<'_> {
                 return Ok(());
             }
             pool.with(|scratch| -> Result<(), RuntimeError> {
-                let h = sized(&mut scratch.h, n * n_embd);
+                let BlockScratch { h, rows, z, .. } = scratch;
+                let h = sized(h, n * n_embd);
                 for (h, &(_, row, _)) in h.chunks_exact_mut(n_embd).zip(batch) {
                     let x = &x[row * n_embd..][..n_embd];
                     self.kernels.rms_norm(h, x, &graph.output_norm, config.rms_norm_eps);
                 }
                 if int8 {
-                    scratch.rows.quantize(self.kernels, h, n_embd)?;
+                    rows.quantize(self.kernels, h, n_embd)?;
                 }
-                let xq = int8.then_some(&scratch.rows);
+                let xq = int8.then_some(&*rows);
                 let logits = sized(logits, n * vocab_size);
                 self.kernels.matmul(self.exec, logits, &output, h, xq);
+                let rows = logits.chunks_exact_mut(vocab_size).zip(h.chunks_exact(n_embd));
+                for ((logits, h), &(lane, _, first_position)) in rows.zip(batch) {
+                    let Lane { overlays, starts, .. } = lanes[lane];
+                    let gates = Gates { first_position, starts };
+                    overlays.head.apply(&self.kernels, self.exec, logits, h, z, 1, gates);
+                }
                 Ok(())
             })?;
             for (logits, &(lane, _, position)) in logits.chunks_exact(vocab_size).zip(batch) {

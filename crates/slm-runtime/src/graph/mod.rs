@@ -5,6 +5,7 @@ mod block;
 mod forward;
 mod overlays;
 mod rope;
+mod scaled;
 mod scratch;
 
 pub(crate) use attention::scores_len;

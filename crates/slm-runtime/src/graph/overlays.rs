@@ -4,6 +4,10 @@ use slm_overlay::{Stack, TensorStack};
 
 use crate::load::{Base, MatrixRef};
 
+/// What adapters on the input side and on the head touch, tied or not.
+const EMBEDDING: &str = "token_embd.weight";
+const HEAD: &str = "output.weight";
+
 /// What adapters add to the matrices of one block, those together that read the same rows; empty ones cost nothing.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerOverlays {
@@ -18,7 +22,11 @@ pub(crate) struct LayerOverlays {
 /// What adapters add to the whole graph.
 #[derive(Debug, Clone)]
 pub(crate) struct Overlays {
+    /// What is added to rows of the embedding table.
+    pub(crate) embedding: TensorStack,
     pub(crate) layers: Vec<LayerOverlays>,
+    /// What is added to the head's product; the embedding's own, where the two are tied, is not among it.
+    pub(crate) head: TensorStack,
 }
 
 impl Overlays {
@@ -35,6 +43,7 @@ impl Overlays {
                 ffn_down: [of(layer.ffn_down)],
             })
             .collect();
-        Overlays { layers }
+        let (embedding, head) = (stack.for_tensor(EMBEDDING), stack.for_tensor(HEAD));
+        Overlays { embedding, layers, head }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use slm_format::{ContentHash, Encoding};
 use slm_manifest::{BaseId, ModelConfig, TensorIdentity, TokenizerId};
-use slm_overlay::BaseShape;
+use slm_overlay::{BaseShape, BaseWeights};
 use slm_quant::layout;
 use slm_quant::{Executor, Kernels, Layout, QMatrix};
 
@@ -234,7 +234,7 @@ impl Base {
     }
 
     /// The shape that adapters are resolved and bound against.
-    pub fn shape(&self) -> BaseShape {
+    pub fn shape(&self) -> BaseShape<'_> {
         let c = &self.config;
         BaseShape {
             architecture: c.architecture,
@@ -249,6 +249,7 @@ impl Base {
                 .filter(|tensor| tensor.shape().len() == 2)
                 .map(|tensor| (tensor.name().to_owned(), (tensor.shape()[1], tensor.shape()[0])))
                 .collect(),
+            weights: Some(self),
         }
     }
 
@@ -349,6 +350,18 @@ impl Base {
         } else {
             Err(ModelError::BaseMismatch { expected, found: self.id })
         }
+    }
+}
+
+impl BaseWeights for Base {
+    fn row(&self, tensor: &str, row: usize, out: &mut [f32]) {
+        let at = self.tensors.iter().position(|known| known.name() == tensor);
+        let matrix = self.matrix(MatrixRef(at.expect("BUG: a row of no tensor of the base")));
+        Kernels::detect().decode_row(out, &matrix, row);
+    }
+
+    fn encoding(&self, tensor: &str) -> Option<Encoding> {
+        self.tensors.iter().find(|known| known.name() == tensor).map(BaseTensor::encoding)
     }
 }
 

@@ -5,16 +5,86 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 use slm_format::Limits;
 use slm_format::container::{Container, ContainerWriter, SectionKind};
-use slm_manifest::BaseId;
+use slm_manifest::{BaseId, NUMERICS_VERSION, TokenizerId};
 use slm_overlay::Adapter;
 
-use crate::error::{ModelError, RuntimeError};
+use crate::error::{ActivationError, ModelError, RuntimeError};
+use crate::load::Base;
 
-/// The `config` section of an adapter's file: postcard of this.
-#[derive(Debug, Serialize, Deserialize)]
-struct Requires {
+/// What a stored adapter runs on: the `config` section of its file, postcard of this. Files of before have the base alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requires {
     /// The base the adapter was resolved against; it is bound to no other.
-    base: BaseId,
+    pub base: BaseId,
+    /// What else its file declares.
+    #[serde(skip)]
+    pub declared: Option<Declared>,
+}
+
+/// What an adapter requires beside its base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Declared {
+    /// The tokenizer whose words it learned.
+    pub tokenizer: TokenizerId,
+    /// Encodings of the base, and how many tensors have each.
+    pub quantization: Vec<(String, u32)>,
+    /// Version of the arithmetic.
+    pub numerics: u32,
+}
+
+impl Requires {
+    /// Just this base.
+    pub fn base(base: BaseId) -> Requires {
+        Requires { base, declared: None }
+    }
+
+    /// What an adapter requires that is resolved against `base` by this build.
+    pub fn of(base: &Base) -> Requires {
+        let quantization = base.quantization().into_iter();
+        let declared = Declared {
+            tokenizer: base.tokenizer_id(),
+            quantization: quantization
+                .map(|(encoding, tensors)| (encoding.name().to_owned(), tensors))
+                .collect(),
+            numerics: NUMERICS_VERSION,
+        };
+        Requires { base: base.id(), declared: Some(declared) }
+    }
+
+    /// Refuses a base that is not what the adapter of this name requires.
+    ///
+    /// # Errors
+    /// `adapter-base-mismatch`, `tokenizer-mismatch`, `adapter-requires`.
+    pub fn check(&self, name: &str, base: &Base) -> Result<(), RuntimeError> {
+        let name = || name.to_owned();
+        if self.base != base.id() {
+            let (name, bound, base) = (name(), self.base, base.id());
+            return Err(ActivationError::AdapterBase { name, bound, base }.into());
+        }
+        let (Some(required), Some(found)) = (&self.declared, Requires::of(base).declared) else {
+            return Ok(());
+        };
+        if required.tokenizer != found.tokenizer {
+            let (expected, found) = (required.tokenizer, found.tokenizer);
+            return Err(ActivationError::TokenizerMismatch { expected, found }.into());
+        }
+        let differs = |what, required: String, found: String| {
+            let name = name();
+            Err(ActivationError::AdapterRequires { name, what, required, found }.into())
+        };
+        if required.quantization != found.quantization {
+            let text = |list: &[(String, u32)]| format!("{list:?}");
+            return differs(
+                "quantization",
+                text(&required.quantization),
+                text(&found.quantization),
+            );
+        }
+        if required.numerics != found.numerics {
+            return differs("numerics", required.numerics.to_string(), found.numerics.to_string());
+        }
+        Ok(())
+    }
 }
 
 /// Writes an adapter with the base it is bound to. Deterministic.
@@ -23,13 +93,18 @@ struct Requires {
 /// What `out` returns.
 pub fn write_adapter(
     adapter: &Adapter,
-    base: BaseId,
+    requires: &Requires,
     out: &mut dyn Write,
 ) -> Result<(), RuntimeError> {
-    let requires =
-        postcard::to_stdvec(&Requires { base }).expect("BUG: a requirement could not be encoded");
+    let encoded = |bytes: Result<Vec<u8>, postcard::Error>| {
+        bytes.expect("BUG: a requirement could not be encoded")
+    };
+    let mut section = encoded(postcard::to_stdvec(requires));
+    if let Some(declared) = &requires.declared {
+        section.extend(encoded(postcard::to_stdvec(declared)));
+    }
     let mut writer = ContainerWriter::new();
-    writer.section(SectionKind::Config, requires)?;
+    writer.section(SectionKind::Config, section)?;
     writer.section(SectionKind::Adapter, adapter.to_section())?;
     writer.write_to(out)?;
     Ok(())
@@ -42,14 +117,21 @@ pub fn write_adapter(
 pub fn read_adapter(
     container: &Container<'_>,
     limits: &Limits,
-) -> Result<(Adapter, BaseId), RuntimeError> {
+) -> Result<(Adapter, Requires), RuntimeError> {
     let adapter = Adapter::read(container, limits)?;
     let section = container
         .section(SectionKind::Config)
         .ok_or(ModelError::SectionMissing { section: "config" })?;
     section.verify()?;
-    match postcard::take_from_bytes::<Requires>(section.bytes()) {
-        Ok((requires, [])) => Ok((adapter, requires.base)),
-        _ => Err(ModelError::SectionContent { section: "config" }.into()),
-    }
+    let wrong = || ModelError::SectionContent { section: "config" };
+    let (requires, rest) =
+        postcard::take_from_bytes::<Requires>(section.bytes()).map_err(|_| wrong())?;
+    let declared = match rest {
+        [] => None,
+        rest => match postcard::take_from_bytes::<Declared>(rest) {
+            Ok((declared, [])) => Some(declared),
+            _ => return Err(wrong().into()),
+        },
+    };
+    Ok((adapter, Requires { declared, ..requires }))
 }

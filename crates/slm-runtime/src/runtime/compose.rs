@@ -242,7 +242,7 @@ impl<S: Storage> Runtime<S> {
             describe(entry, adapter.adapter())?;
             return Ok(adapter);
         }
-        let adapter = self.read_adapter(entry.file_hash, entry.name.as_str(), Some(base.id()))?;
+        let adapter = self.read_adapter(entry.file_hash, entry.name.as_str(), base)?;
         if adapter.id() != entry.adapter_id {
             return Err(ActivationError::AdapterMismatch {
                 name: entry.name.to_string(),
@@ -262,19 +262,26 @@ impl<S: Storage> Runtime<S> {
         &self,
         blob: Digest,
         name: &str,
-        expected_base: Option<BaseId>,
+        base: &Base,
     ) -> Result<Adapter, RuntimeError> {
         let bytes = self.store.verified_blob(blob)?;
         // The factors, and their copy in the order that kernels read.
         self.shared.check_room(0, 2 * (*bytes).as_ref().len() as u64)?;
         let container = Container::open((*bytes).as_ref(), &self.limits)?;
-        let (adapter, bound) = read_adapter(&container, &self.limits)?;
-        match expected_base {
-            Some(base) if base != bound => {
-                Err(ActivationError::AdapterBase { name: name.to_owned(), bound, base }.into())
-            }
-            _ => Ok(adapter),
-        }
+        let (adapter, requires) = read_adapter(&container, &self.limits)?;
+        requires.check(name, base)?;
+        Ok(adapter)
+    }
+
+    /// The base that the adapter of this name or id is bound to.
+    ///
+    /// # Errors
+    /// No such adapter; a file that is damaged.
+    pub fn adapter_base(&self, reference: &str) -> Result<BaseId, RuntimeError> {
+        let (_, record) = self.adapter_record(reference)?;
+        let bytes = self.store.verified_blob(record.blob)?;
+        let container = Container::open((*bytes).as_ref(), &self.limits)?;
+        Ok(read_adapter(&container, &self.limits)?.1.base)
     }
 
     fn adapter_record(&self, reference: &str) -> Result<(Name, NameRecord), RuntimeError> {
@@ -302,7 +309,7 @@ impl<S: Storage> Runtime<S> {
     ) -> Result<Manifest, RuntimeError> {
         let mut adapters = Vec::new();
         for (at, (name, record, weight)) in stack.iter().enumerate() {
-            let adapter = self.read_adapter(record.blob, name.as_str(), Some(base.id()))?;
+            let adapter = self.read_adapter(record.blob, name.as_str(), base)?;
             if adapter.id().digest() != record.id {
                 return Err(ActivationError::RecordContradicts {
                     kind: "adapter",

@@ -12,7 +12,9 @@ use slm_store::{Change, Intent, NameKind, NameRecord, Operation, Storage, WriteL
 
 use crate::error::{ActivationError, RuntimeError};
 use crate::load::Base;
-use crate::runtime::{ImportedAdapter, ImportedBase, Runtime, write_adapter};
+use crate::runtime::{
+    ClaimedTokens, ImportedAdapter, ImportedBase, Requires, Runtime, write_adapter,
+};
 
 /// An adapter that was read and resolved against a base, not yet stored.
 #[derive(Debug, Clone)]
@@ -21,8 +23,10 @@ pub struct ResolvedAdapter {
     pub adapter: Adapter,
     /// What it touches.
     pub report: BindingReport,
-    /// The base it was bound to before, where its file says so; it is refused on another.
-    pub bound_to: Option<BaseId>,
+    /// What its file requires, where it says so; it is refused on another base.
+    pub bound_to: Option<Requires>,
+    /// Tokens that files beside the adapter name; it is refused on a base that has others.
+    pub tokens: ClaimedTokens,
 }
 
 impl<S: Storage> Runtime<S> {
@@ -60,21 +64,16 @@ impl<S: Storage> Runtime<S> {
         replace: bool,
     ) -> Result<ImportedAdapter, RuntimeError> {
         let base = self.base_by_reference(base)?;
-        let ResolvedAdapter { adapter, report, bound_to } = read(&base.shape())?;
-        if let Some(bound) = bound_to
-            && bound != base.id()
-        {
-            return Err(ActivationError::AdapterBase {
-                name: name.to_string(),
-                bound,
-                base: base.id(),
-            }
-            .into());
+        let ResolvedAdapter { adapter, report, bound_to, tokens } = read(&base.shape())?;
+        tokens.check(&base)?;
+        if let Some(requires) = bound_to {
+            requires.check(name.as_str(), &base)?;
         }
         let adapter = Arc::new(adapter);
         // Binding is what activation will do; it must work before anything is stored.
         Arc::clone(&adapter).bind(base.id(), &base.shape())?;
-        let write = |out: &mut dyn Write| write_adapter(&adapter, base.id(), out).map_err(as_io);
+        let write =
+            |out: &mut dyn Write| write_adapter(&adapter, &Requires::of(&base), out).map_err(as_io);
         let (operation, id) = (Operation::AdapterImport, adapter.id().digest());
         let (blob, changed) =
             self.store_named(operation, NameKind::Adapter, name, id, &write, now, replace)?;

@@ -12,6 +12,7 @@
 
 mod activate;
 mod adapter_file;
+mod claimed;
 mod compose;
 mod generation;
 mod import;
@@ -39,7 +40,8 @@ use crate::error::RuntimeError;
 use crate::session::Engine;
 
 pub use activate::no_patience;
-pub use adapter_file::{read_adapter, write_adapter};
+pub use adapter_file::{Declared, Requires, read_adapter, write_adapter};
+pub use claimed::ClaimedTokens;
 pub use compose::StackEntry;
 pub use generation::Generation;
 pub use import::ResolvedAdapter;

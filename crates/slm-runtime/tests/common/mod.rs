@@ -16,7 +16,7 @@ use slm_overlay::BaseShape;
 use slm_overlay::peft::PeftLora;
 use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::load::{Base, HfFiles};
-use slm_runtime::runtime::{ImportedAdapter, ImportedBase, ResolvedAdapter};
+use slm_runtime::runtime::{ClaimedTokens, ImportedAdapter, ImportedBase, ResolvedAdapter};
 use slm_runtime::{Composition, Engine, Runtime, RuntimeError, Session};
 use slm_store::{FsStorage, MemStorage, Storage, Store};
 
@@ -68,7 +68,7 @@ pub fn resolve(
     shape: &BaseShape,
 ) -> Result<ResolvedAdapter, RuntimeError> {
     let (adapter, report) = PeftLora::parse(config, weights, &LIMITS)?.resolve(shape)?;
-    Ok(ResolvedAdapter { adapter, report, bound_to: None })
+    Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: ClaimedTokens::default() })
 }
 
 /// `base` under adapters given by name and weight, without a store.

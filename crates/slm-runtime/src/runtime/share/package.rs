@@ -230,10 +230,9 @@ impl<S: Storage> Runtime<S> {
         file: &[u8],
     ) -> Result<(String, Arc<slm_overlay::BoundAdapter>, f32), RuntimeError> {
         let name = entry.name.to_string();
-        let (adapter, bound) = read_adapter(&Container::open(file, &self.limits)?, &self.limits)?;
-        if bound != base.id() {
-            return Err(ActivationError::AdapterBase { name, bound, base: base.id() }.into());
-        }
+        let (adapter, requires) =
+            read_adapter(&Container::open(file, &self.limits)?, &self.limits)?;
+        requires.check(&name, base)?;
         let (expected, found): (AdapterId, AdapterId) = (entry.adapter_id, adapter.id());
         if expected != found {
             return Err(ActivationError::AdapterMismatch { name, expected, found }.into());

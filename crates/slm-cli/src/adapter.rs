@@ -1,0 +1,155 @@
+//! Adapters as files: which format each is in, read and checked as far as no base is needed.
+
+use std::path::Path;
+
+use slm_format::gguf::Gguf;
+use slm_format::safetensors::SafeTensors;
+use slm_overlay::binary::{BinaryFormat, Compact, Layout, LoraAdapter};
+use slm_overlay::gguf::GgufAdapter;
+use slm_overlay::peft::{BindingReport, PeftAdapter};
+use slm_runtime::runtime::{ClaimedTokens, ResolvedAdapter};
+use slm_store::Blob as _;
+
+use crate::args::AdapterFormat;
+use crate::error::CliError;
+use crate::model::is_safetensors;
+use crate::world::{LIMITS, map, read, read_if_there};
+
+/// What resolves an adapter against a base's shape.
+pub(crate) type ReadAdapter =
+    Box<dyn Fn(&slm_overlay::BaseShape<'_>) -> Result<ResolvedAdapter, slm_runtime::RuntimeError>>;
+
+/// What a foreign format says nothing of; the user's `--base` decides instead.
+pub(crate) const UNDECLARED: &str = "undeclared: the format names no digest of a base, no tokenizer, no quantization and no numerics";
+
+/// Reads an adapter's files; what only the base can tell is checked when the result is called.
+pub(crate) fn read_adapter(
+    path: &Path,
+    format: AdapterFormat,
+    layout: Option<&Path>,
+) -> Result<ReadAdapter, CliError> {
+    let is_folder = std::fs::metadata(path).map_err(|error| CliError::io(path, error))?.is_dir();
+    let wrong = |reason| Err(CliError::Format { path: path.to_owned(), reason });
+    if is_folder {
+        return match format {
+            AdapterFormat::Peft | AdapterFormat::Auto => read_peft(path),
+            _ => wrong("a folder, as a PEFT adapter is, and not a file of the format asked for"),
+        };
+    }
+    let bytes = map(path)?;
+    let head: &[u8] = (*bytes).as_ref();
+    let found = match format {
+        AdapterFormat::Peft => return wrong("not a folder, as a PEFT adapter is"),
+        AdapterFormat::Auto if head.starts_with(&slm_format::container::layout::MAGIC) => {
+            AdapterFormat::Slm
+        }
+        AdapterFormat::Auto if head.starts_with(b"GGUF") => AdapterFormat::Gguf,
+        AdapterFormat::Auto => match BinaryFormat::detect(head) {
+            Some(BinaryFormat::Plan008) => AdapterFormat::Plan008,
+            Some(BinaryFormat::Compact) => AdapterFormat::Compact,
+            None if is_safetensors(path, head) => {
+                SafeTensors::parse(head, &LIMITS)?;
+                return wrong(
+                    "factors alone are no adapter; give the folder that also has adapter_config.json",
+                );
+            }
+            None => {
+                return wrong("neither a PEFT folder nor a .slm, GGUF or binary LoRA file");
+            }
+        },
+        format => format,
+    };
+    if layout.is_some() && found != AdapterFormat::Plan008 {
+        return wrong("--layout is for plan008 files; this format names its tensors itself");
+    }
+    match found {
+        AdapterFormat::Gguf => read_gguf(path, head),
+        AdapterFormat::Plan008 => read_plan008(head, layout),
+        AdapterFormat::Compact => {
+            let file = Compact::load(head, &LIMITS)?;
+            Ok(foreign(move |shape| {
+                let adapter = file.to_adapter(shape)?;
+                let report = BindingReport::of(&adapter);
+                Ok((adapter, report))
+            }))
+        }
+        _ => read_slm(head),
+    }
+}
+
+fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
+    let missing =
+        |file: &str| slm_runtime::error::ModelError::FileMissing { file: file.to_owned() };
+    let config = read_if_there(&folder.join("adapter_config.json"))?
+        .ok_or_else(|| missing("adapter_config.json"))?;
+    let weights_path = folder.join("adapter_model.safetensors");
+    if !weights_path.exists() {
+        let pickled = folder.join("adapter_model.bin");
+        if pickled.exists() {
+            return Err(CliError::Format {
+                path: pickled,
+                reason: "a pickle can run code when it is read; save the adapter again with safe_serialization=True",
+            });
+        }
+        return Err(missing("adapter_model.safetensors").into());
+    }
+    let weights = map(&weights_path)?;
+    // Everything that can be wrong without a base is found now, before a missing option is complained of.
+    PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
+    let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
+    let added = read_if_there(&folder.join("added_tokens.json"))?;
+    let tokens = ClaimedTokens::read(tokenizer.as_deref(), added.as_deref())?;
+    Ok(Box::new(move |shape| {
+        let parsed = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?;
+        let (adapter, report) = parsed.resolve(shape)?;
+        Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: tokens.clone() })
+    }))
+}
+
+fn read_gguf(path: &Path, bytes: &[u8]) -> Result<ReadAdapter, CliError> {
+    if !GgufAdapter::is_adapter(&Gguf::parse(bytes, &LIMITS)?) {
+        let reason = "a GGUF file that is no adapter; slm import is for models";
+        return Err(CliError::Format { path: path.to_owned(), reason });
+    }
+    let parsed = GgufAdapter::parse(bytes, &LIMITS)?;
+    parsed.resolve_alone()?;
+    Ok(foreign(move |shape| parsed.resolve(shape)))
+}
+
+fn read_plan008(bytes: &[u8], layout: Option<&Path>) -> Result<ReadAdapter, CliError> {
+    let pairs = LoraAdapter::load(bytes, &LIMITS)?;
+    let layout = layout.ok_or(CliError::Missing { option: "--layout" })?;
+    let layout = Layout::parse(&read(layout)?)?;
+    Ok(foreign(move |shape| {
+        let adapter = layout.to_adapter(&pairs, shape)?;
+        let report = BindingReport::of(&adapter);
+        Ok((adapter, report))
+    }))
+}
+
+fn read_slm(bytes: &[u8]) -> Result<ReadAdapter, CliError> {
+    let container = slm_format::container::Container::open(bytes, &LIMITS)?;
+    let (adapter, bound) = slm_runtime::runtime::read_adapter(&container, &LIMITS)?;
+    let report = BindingReport::of(&adapter);
+    Ok(Box::new(move |_| {
+        Ok(ResolvedAdapter {
+            adapter: adapter.clone(),
+            report: report.clone(),
+            bound_to: Some(bound),
+            tokens: ClaimedTokens::default(),
+        })
+    }))
+}
+
+/// An adapter of a format that names no base.
+fn foreign(
+    resolve: impl Fn(
+        &slm_overlay::BaseShape<'_>,
+    ) -> Result<(slm_overlay::Adapter, BindingReport), slm_overlay::OverlayError>
+    + 'static,
+) -> ReadAdapter {
+    Box::new(move |shape| {
+        let (adapter, report) = resolve(shape)?;
+        Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: ClaimedTokens::default() })
+    })
+}

@@ -1,0 +1,108 @@
+//! Adapters of every format and kind through the program: imported, looked into, compared, written and read again.
+
+use serde_json::{Value, json};
+
+use crate::common::{Place, copy_folder, golden, text};
+
+/// The identity of an adapter that is imported for the bf16 base `hf` or the 8-bit base `tiny`.
+fn import(place: &Place, base: &str, name: &str, path: &str, more: &[&str]) -> Value {
+    let args = ["adapter", "import", path, "--name", name, "--base", base];
+    place.json([&args[..], more].concat())
+}
+
+#[test]
+fn every_kind_is_imported_stacked_and_shown() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    for (name, kind, n) in [
+        ("lora-bias-term", "lora", 8),
+        ("lora-embed", "lora", 5),
+        ("dora", "dora", 12),
+        ("ia3", "ia3", 12),
+        ("loha", "loha", 8),
+        ("lokr", "lokr", 8),
+        ("vera", "vera", 4),
+    ] {
+        let object = import(&place, "tiny", name, &golden(&format!("adapters/{name}")), &[]);
+        assert_eq!((text(&object, "kind"), object["targets"].as_array().map(Vec::len)), (kind, Some(n)));
+        let shown = place.json(["adapter", "inspect", name]);
+        assert_eq!(shown["adapter"], object["adapter"], "{name}");
+        assert_eq!(shown["modules"].as_array().map(Vec::len), Some(n), "{name}");
+        assert_eq!(shown["kind"], object["kind"], "{name}");
+        let composed = format!("with-{name}");
+        place.json(["compose", &composed, "--base", "tiny", "--adapter", name]);
+        place.json(["activate", &composed]);
+        let digest = place.json(["logits", "--tokens", "767,261,305"]);
+        place.json(["compose", &composed, "--base", "tiny", "--adapter", &format!("{name}=0.5"), "--replace"]);
+        place.json(["activate", &composed]);
+        let half = place.json(["logits", "--tokens", "767,261,305"]);
+        assert_ne!(digest["all_blake3"], half["all_blake3"], "{name}");
+        // Through PEFT's form and back it is the same adapter.
+        let folder = place.arg(&format!("out-{name}"));
+        place.json(["export", "adapter", name, &folder, "--format", "peft"]);
+        let again = import(&place, "tiny", &format!("{name}-again"), &folder, &[]);
+        assert_eq!(again["adapter"], object["adapter"], "{name}");
+    }
+    let embed = import(&place, "tiny", "e", &golden("adapters/lora-embed"), &[]);
+    assert_eq!(embed["dropped"], json!(["base_model.model.model.embed_tokens.base_layer.weight"]));
+    let warnings = embed["warnings"].as_array().expect("a list");
+    assert!(warnings.iter().any(|w| w.as_str().is_some_and(|w| w.starts_with("tied-split"))));
+}
+
+#[test]
+fn gguf_and_binary_files_are_adapters() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    let peft = import(&place, "tiny", "qv", &golden("adapters/lora-qv"), &[]);
+    let gguf = golden("adapters/gguf/lora-qv.gguf");
+    let twin = import(&place, "tiny", "qv-gguf", &gguf, &[]);
+    assert_eq!(twin["adapter"], peft["adapter"], "one adapter in two formats");
+    assert_eq!(place.json(["inspect", &gguf])["kind"], "gguf-adapter");
+    let same = place.json(["adapter", "diff", "qv", &gguf, "--base", "tiny"]);
+    assert_eq!((&same["same"], &same["tensors"]), (&json!(true), &json!([])));
+    import(&place, "tiny", "layers", &golden("adapters/lora-layers"), &[]);
+    let other = place.json(["adapter", "diff", "qv", "layers"]);
+    assert_eq!(other["same"], json!(false));
+    assert!(other["tensors"].as_array().is_some_and(|rows| rows.len() >= 8));
+
+    let (plan008, layout) = (golden("lora-binary/plan008.lora"), golden("lora-binary/plan008.layout.json"));
+    let args = ["adapter", "import", &plan008, "--name", "p", "--base", "tiny"];
+    assert_eq!(place.refused(args), (2, "option-missing".to_owned()));
+    let imported = import(&place, "tiny", "p", &plan008, &["--layout", &layout]);
+    assert_eq!(imported["targets"].as_array().map(Vec::len), Some(4));
+    let compact = golden("lora-binary/compact.lora");
+    assert_eq!(import(&place, "tiny", "c", &compact, &[])["targets"].as_array().map(Vec::len), Some(8));
+    for file in [&plan008, &compact] {
+        assert_eq!(place.json(["inspect", file])["kind"], "lora-binary");
+    }
+    // Written as Plan 008 with its layout, it is the same adapter again; as GGUF too.
+    let out = place.arg("out.lora");
+    place.json(["export", "adapter", "p", &out, "--format", "plan008"]);
+    let layout = format!("{out}.layout.json");
+    let again = import(&place, "tiny", "p2", &out, &["--layout", &layout]);
+    assert_eq!(again["adapter"], imported["adapter"]);
+    let out = place.arg("out.gguf");
+    place.json(["export", "adapter", "p", &out, "--format", "gguf"]);
+    assert_eq!(import(&place, "tiny", "p3", &out, &[])["adapter"], imported["adapter"]);
+    import(&place, "tiny", "ia3", &golden("adapters/ia3"), &[]);
+    let args = ["export", "adapter", "ia3", &out, "--format", "gguf"];
+    assert_eq!(place.refused(args), (3, "adapter-export".to_owned()));
+    let args = ["adapter", "import", &golden("tiny-q8_0.gguf"), "--name", "m", "--base", "tiny"];
+    assert_eq!(place.refused(args), (3, "unknown-format".to_owned()));
+}
+
+#[test]
+fn a_tokenizer_beside_an_adapter_must_be_the_base_s() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    copy_folder(&golden("adapters/lora-qv"), &place.path("qv"));
+    let folder = place.arg("qv");
+    let tokenizer = std::fs::read(format!("{}/tokenizer.json", golden("tiny"))).expect("a tokenizer");
+    std::fs::write(place.path("qv").join("tokenizer.json"), &tokenizer).expect("written");
+    import(&place, "tiny", "same", &folder, &[]);
+    std::fs::write(place.path("qv").join("added_tokens.json"), br#"{"<new>": 1024}"#).expect("written");
+    let args = ["adapter", "import", &folder, "--name", "more", "--base", "tiny"];
+    assert_eq!(place.refused(args), (3, "tokenizer-mismatch".to_owned()));
+    let run = ["run", "x", "--model", &golden("tiny-q8_0.gguf"), "--adapter", &folder];
+    assert_eq!(place.refused(run), (3, "tokenizer-mismatch".to_owned()));
+}

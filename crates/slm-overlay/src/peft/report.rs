@@ -1,0 +1,129 @@
+//! What a binding touches and what is odd about it.
+
+use serde::Serialize;
+
+use super::adapter::BaseModule;
+use super::config::Config;
+use crate::{Adapter, BaseShape, Module, OverlayError};
+
+/// What a binding touches; every part of it is ordered. Nothing of a file is ignored without standing here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BindingReport {
+    /// Every tensor touched, by name.
+    pub targets: Vec<TouchedTensor>,
+    /// Every entry of `target_modules`, in the file's order.
+    pub patterns: Vec<MatchedPattern>,
+    /// Tensors of the file that were not needed: copies of base weights that are the base's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<String>,
+    /// What is odd but changes nothing.
+    pub warnings: Vec<String>,
+}
+
+/// The warning where one of two tied sides is adapted.
+pub(crate) const TIED_SPLIT: &str =
+    "tied-split: embedding table and head are tied in the base, and only one of them is adapted";
+
+/// One tensor that an adapter touches.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TouchedTensor {
+    /// Canonical name.
+    pub tensor: String,
+    /// Rank of the delta; 0 for kinds that have none.
+    pub rank: u32,
+    /// What the delta is multiplied by, before the weight in a stack; 1 for kinds that have no scale.
+    pub scale: f32,
+}
+
+/// One entry of `target_modules`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MatchedPattern {
+    /// The entry.
+    pub pattern: String,
+    /// Modules of the base that it targets.
+    pub matched: u32,
+}
+
+impl BindingReport {
+    /// The report of an adapter of which only its normal form is known.
+    pub fn of(adapter: &Adapter) -> BindingReport {
+        let targets = touched(adapter.modules());
+        let warnings = zero_scales(&targets).collect();
+        BindingReport { targets, patterns: Vec::new(), dropped: Vec::new(), warnings }
+    }
+}
+
+pub(super) fn report(
+    config: &Config,
+    resolved: &[Module],
+    base: &BaseShape<'_>,
+    targeted: &[&BaseModule],
+    unsaved: &dyn Fn(&str) -> bool,
+    dropped: Vec<String>,
+    tied_split: bool,
+) -> Result<BindingReport, OverlayError> {
+    let mut warnings = Vec::new();
+    let mut targets = touched(resolved);
+    targets.sort_by(|a, b| a.tensor.cmp(&b.tensor));
+
+    let names = config.target_modules.as_ref();
+    let mut patterns = Vec::new();
+    for (index, entry) in names.iter().flat_map(|names| names.entries()).enumerate() {
+        let matches = |module: &&&BaseModule| {
+            let is_linear = module.linear.is_some();
+            names.is_some_and(|names| names.entry_matches(index, &module.path, is_linear))
+        };
+        let matched = targeted.iter().filter(matches).count();
+        if matched == 0 {
+            warnings.push(format!("target_modules: {entry:?} matches no module of the base"));
+        }
+        patterns.push(MatchedPattern { pattern: entry.into(), matched: matched as u32 });
+    }
+    let rank_patterns: Vec<_> = config.rank_pattern.iter().map(|entry| &entry.0).collect();
+    let alpha_patterns: Vec<_> = config.alpha_pattern.iter().map(|entry| &entry.0).collect();
+    for (field, patterns) in [("rank_pattern", rank_patterns), ("alpha_pattern", alpha_patterns)] {
+        for pattern in patterns {
+            if !targeted.iter().any(|module| pattern.matches(&module.path)) {
+                warnings.push(format!("{field}: {:?} matches no adapted module", pattern.text()));
+            }
+        }
+    }
+    for &layer in &config.layers_to_transform {
+        if !(0..i64::from(base.n_layers)).contains(&layer) {
+            warnings.push(format!("layers_to_transform: the base has no layer {layer}"));
+        }
+    }
+    let paths = targeted.iter().map(|module| module.path.as_str());
+    for path in paths.filter(|path| unsaved(path)) {
+        match &config.nonzero_init {
+            None => warnings
+                .push(format!("{path} is targeted but has no factors; it stays as in the base")),
+            Some(init) => {
+                let (module, init) = (path.into(), init.clone());
+                return Err(OverlayError::MissingModule { module, init });
+            }
+        }
+    }
+    warnings.extend(zero_scales(&targets));
+    warnings.extend(dropped.iter().map(|tensor| {
+        format!("{tensor}: a copy of the base's own weight; it is not needed and was left out")
+    }));
+    if tied_split {
+        warnings.push(TIED_SPLIT.into());
+    }
+    Ok(BindingReport { targets, patterns, dropped, warnings })
+}
+
+fn touched(modules: &[Module]) -> Vec<TouchedTensor> {
+    let touched = |module: &Module| TouchedTensor {
+        tensor: module.target.clone(),
+        rank: module.rank(),
+        scale: module.scale(),
+    };
+    modules.iter().map(touched).collect()
+}
+
+fn zero_scales(targets: &[TouchedTensor]) -> impl Iterator<Item = String> {
+    let zero = targets.iter().filter(|target| target.scale == 0.0);
+    zero.map(|target| format!("{}: the scale is zero", target.tensor))
+}
