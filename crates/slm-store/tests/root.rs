@@ -194,7 +194,7 @@ fn a_user_without_rights() {
     ] {
         let full = root.join(path);
         let mode = fs::metadata(&full).unwrap().permissions();
-        fs::set_permissions(&full, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&full, fs::Permissions::from_mode(0o000)).unwrap();
         let lines = told();
         for call in denied {
             assert!(
