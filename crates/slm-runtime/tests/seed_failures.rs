@@ -79,8 +79,10 @@ fn one_write_decides() {
     let mut before = bare;
     for step in 0..=whole.steps() {
         let storage = CrashStorage::holding(&start);
+        let stopped = runtime(storage.clone());
         storage.stop_at(step);
-        let _ = runtime(storage.clone()).activate_composition(&text("k"), NOW);
+        let _ = stopped.activate_composition(&text("k"), NOW);
+        drop(stopped);
         storage.restart();
         let active = runtime(storage).status().expect("active").composition;
         assert!(active == bare || active == k);

@@ -14,6 +14,7 @@ mod activate;
 mod adapter_file;
 mod claimed;
 mod compose;
+mod evaluation;
 mod generation;
 mod import;
 mod machine;

@@ -2,7 +2,7 @@
 
 use slm_format::Digest;
 use slm_manifest::Manifest;
-use slm_store::{GcOptions, GcReport, NameKind, Storage, StoreError, VerifyReport};
+use slm_store::{GcOptions, GcReport, Storage, StoreError, VerifyReport};
 
 use crate::error::RuntimeError;
 use crate::runtime::Runtime;
@@ -25,18 +25,13 @@ impl<S: Storage> Runtime<S> {
         self.store.verify(deep, &mut |manifest| self.needed_by(manifest))
     }
 
-    /// What a manifest needs beside what it names by digest: a base that has no name, signatures, and an evaluation record with its own.
+    /// What a manifest needs beside what it names by digest: its base where that has no name, signatures, and the evaluation records of its
+    /// composition with theirs.
     fn needed_by(&self, manifest: &Manifest) -> Result<Vec<Digest>, StoreError> {
-        let id = manifest.base_model_hash;
         let mut needed = self.companions(manifest)?;
-        let told = manifest.provenance.base_file_hash;
-        let is_there = match told {
-            Some(blob) => self.store.has_blob(blob)?,
-            None => self.store.resolve(NameKind::Base, id.digest())?.is_some(),
-        };
-        if !is_there {
-            let is_base = |bytes: &[u8]| crate::load::peek_base_id(bytes, &self.limits) == Some(id);
-            needed.extend(self.store.find_blob(&is_base)?);
+        for (record, _) in self.evaluations_of(manifest.composition_id())? {
+            needed.push(record);
+            needed.extend(self.signatures_of(record)?.into_iter().map(|(blob, _)| blob));
         }
         Ok(needed)
     }

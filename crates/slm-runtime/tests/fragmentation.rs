@@ -1,0 +1,66 @@
+//! Thousands of switches in one process leave its memory where it was. One test, alone in its process.
+
+mod common;
+
+use common::{Choices, LOG, Medium as _, NOW, compose, runtime, stocked};
+use slm_runtime::runtime::Reference;
+use slm_store::{MemStorage, Storage as _};
+
+/// Of different sizes: nothing, 0.6 MB, 1 MB, both.
+const STACKS: [(&str, &[(&str, f32)]); 5] = [
+    ("bare", &[]),
+    ("k", &[("kjv", 1.0)]),
+    ("p", &[("python", 1.0)]),
+    ("kp", &[("kjv", 0.5), ("python", 1.0)]),
+    ("pk", &[("python", 1.0), ("kjv", 0.5)]),
+];
+
+fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    statm.split(' ').nth(1)?.parse::<u64>().ok().map(|pages| pages * 4096)
+}
+
+/// Thousands of switches among adapters of different sizes: memory stays where it was after warm-up.
+#[test]
+fn switches_do_not_fragment_memory() {
+    let n = if cfg!(debug_assertions) { 600 } else { 10_000 };
+    let storage = MemStorage::new();
+    let (first, _) = stocked(storage.clone());
+    for (name, stack) in &STACKS[1..] {
+        compose(&first, name, stack);
+    }
+    drop(first);
+    let runtime = runtime(storage.clone());
+    let mut choices = Choices(0xf2a6);
+    let stored = |storage: &MemStorage| -> u64 {
+        let paths = storage.paths();
+        let sizes = paths
+            .iter()
+            .map(|path| storage.open(path).expect("memory").map_or(0, |file| file.len()));
+        sizes.sum::<usize>() as u64
+    };
+    let mut go = |n: usize| {
+        let mut changed = 0;
+        for at in 0..n {
+            // In memory a log is copied for each record; a long one would be all that is measured.
+            if at % 200 == 0 {
+                storage.delete(LOG);
+            }
+            let name = STACKS[choices.below(STACKS.len())].0;
+            let reference = Reference::Text(name.to_owned());
+            changed +=
+                u32::from(runtime.activate_composition(&reference, NOW).expect("active").changed);
+        }
+        changed
+    };
+    go(n / 2);
+    let (Some(warm), warm_stored) = (resident_bytes(), stored(&storage)) else { return };
+    let changed = go(n);
+    let (end, grown) = (resident_bytes().expect("as before"), stored(&storage) - warm_stored);
+    let growth = end.saturating_sub(warm).saturating_sub(grown);
+    println!(
+        "{changed} switches: resident {warm} bytes after warm-up, {end} at the end; {grown} bytes more in the store; {growth} bytes ({:.2} %) unexplained",
+        growth as f64 * 100.0 / warm as f64
+    );
+    assert!(growth * 20 <= warm, "{growth} bytes more than {warm} after {changed} switches");
+}
