@@ -28,7 +28,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let stack = || prop::collection::btree_set(0u8..4, 0..3).prop_map(|set| Vec::from_iter(set));
+    let stack = || prop::collection::btree_set(0u8..4, 0..3).prop_map(Vec::from_iter);
     prop_oneof![
         2 => (0u8..4).prop_map(Step::Put),
         2 => (0u8..3, 0u8..4).prop_map(|(name, adapter)| Step::NameAdapter(name, adapter)),
