@@ -8,7 +8,6 @@ use slm_overlay::binary::{BinaryFormat, Compact, Layout, LoraAdapter};
 use slm_overlay::gguf::GgufAdapter;
 use slm_overlay::peft::{BindingReport, PeftAdapter};
 use slm_runtime::runtime::{ClaimedTokens, ResolvedAdapter};
-use slm_store::Blob as _;
 
 use crate::args::AdapterFormat;
 use crate::error::CliError;
@@ -135,7 +134,7 @@ fn read_slm(bytes: &[u8]) -> Result<ReadAdapter, CliError> {
         Ok(ResolvedAdapter {
             adapter: adapter.clone(),
             report: report.clone(),
-            bound_to: Some(bound),
+            bound_to: Some(bound.clone()),
             tokens: ClaimedTokens::default(),
         })
     }))

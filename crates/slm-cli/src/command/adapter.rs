@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use slm_overlay::{Adapter, Module};
 use slm_runtime::load::Base;
-use slm_store::{Blob as _, NameKind};
+use slm_store::NameKind;
 
 use crate::adapter::read_adapter;
 use crate::args::AdapterFormat;
