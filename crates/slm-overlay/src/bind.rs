@@ -245,11 +245,41 @@ fn form(module: &Module, base: &BaseShape<'_>) -> Result<Form, OverlayError> {
             let weights = base.weights.ok_or(OverlayError::BaseWeights { tensor, what })?;
             Form::Dora(row_sums(dora, base.weight_of(&module.target), weights).into())
         }
-        Delta::Sparse(sparse) => Form::Sparse(Arc::new(Csr::new(sparse))),
-        Delta::Dense(dense) => Form::Dense(Arc::new(dense.delta.clone())),
+        Delta::Sparse(sparse) => {
+            let csr = Csr::new(sparse);
+            check_sum(module, base, sparse.scale, &mut |row, out| csr.fill(row, out))?;
+            Form::Sparse(Arc::new(csr))
+        }
+        Delta::Dense(dense) => {
+            check_sum(module, base, dense.scale, &mut |row, out| dense.delta.row_into(row, out))?;
+            Form::Dense(Arc::new(dense.delta.clone()))
+        }
         Delta::Loha(loha) => Form::Loha(Arc::new(Materials::new(loha))),
         Delta::Lokr(lokr) => Form::Lokr(Arc::new(Kron::new(lokr))),
     })
+}
+
+/// Refuses a delta that with the base's weights is beyond f32. Nothing is ever merged; such a delta is none for this base.
+fn check_sum(
+    module: &Module,
+    base: &BaseShape<'_>,
+    scale: f32,
+    delta: &mut dyn FnMut(usize, &mut [f32]),
+) -> Result<(), OverlayError> {
+    let (Some(weights), Some((rows, cols))) = (base.weights, base.target(&module.target)) else {
+        return Ok(());
+    };
+    let (mut w, mut d) = (vec![0.0; cols as usize], vec![0.0; cols as usize]);
+    for row in 0..rows as usize {
+        weights.row(base.weight_of(&module.target), row, &mut w);
+        delta(row, &mut d);
+        let sum = w.iter().zip(&d).position(|(w, d)| !(w + scale * d).is_finite());
+        if let Some(column) = sum {
+            let (tensor, row, column) = (module.target.clone(), row as u64, column as u64);
+            return Err(OverlayError::Fused { tensor, row, column });
+        }
+    }
+    Ok(())
 }
 
 fn matrix(encoding: Encoding, rows: u32, cols: u32, data: &[u8]) -> QMatrix<'_> {

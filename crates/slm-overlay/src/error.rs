@@ -279,6 +279,16 @@ pub enum OverlayError {
         /// The gain.
         gain: f32,
     },
+    /// A delta that with the base's weight is not a finite number.
+    #[error("{tensor}: with the delta, row {row}, column {column} is beyond f32")]
+    Fused {
+        /// The tensor.
+        tensor: String,
+        /// The row, in the base's order.
+        row: u64,
+        /// The column.
+        column: u64,
+    },
     /// An adapter that claims tied weights has only one of the two sides.
     #[error("the adapter claims tied weights and has {found}, but not {missing}")]
     TiedHalf {
@@ -492,6 +502,7 @@ impl Coded for OverlayError {
             OverlayError::SparseIndex { .. } => "adapter-sparse-index",
             OverlayError::BaseWeights { .. } => "adapter-base-weights",
             OverlayError::Gain { .. } => "adapter-gain",
+            OverlayError::Fused { .. } => "adapter-fused",
             OverlayError::TiedHalf { .. } => "adapter-tied-half",
             OverlayError::Section { .. } => "adapter-section",
             OverlayError::Identity { .. } => "adapter-identity",

@@ -463,6 +463,25 @@ fn sparse_and_dense_deltas_are_one_matrix() {
     assert_eq!(code(sparse(&[5, 0], 128)), "adapter-sparse-index");
     assert_eq!(code(sparse(&[0, 256 * 128], 128)), "adapter-sparse-index");
     let id = BaseId::of_canonical(b"a base");
+    // With the base's weight, -1 at row 0, the sum must be finite.
+    let weights = Weights::new();
+    let huge = |value: f32| {
+        let delta = SparseDelta {
+            scale: 1.0,
+            rows: 128,
+            cols: 256,
+            indices: vec![0].into(),
+            values: factor(1, 1, &[value]),
+        };
+        let module = Module { target: target.into(), delta: Delta::Sparse(delta) };
+        Arc::new(Adapter::new(vec![module]).unwrap()).bind(id, &on(&weights))
+    };
+    assert!(huge(f32::MAX).is_ok());
+    assert!(huge(-f32::MAX).is_ok());
+    let scaled =
+        Delta::Dense(DenseDelta { scale: 1e30, delta: factor(128, 256, &[1e20; 256 * 128]) });
+    let scaled = Adapter::new(vec![Module { target: target.into(), delta: scaled }]).unwrap();
+    assert_eq!(Arc::new(scaled).bind(id, &on(&weights)).unwrap_err().code(), "adapter-fused");
     let tall = Arc::new(Adapter::new(vec![sparse(&indices, 129)]).unwrap());
     assert_eq!(tall.bind(id, &base).unwrap_err().code(), "adapter-shape");
 }

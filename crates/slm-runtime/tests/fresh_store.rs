@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use common::bend::Bend;
 use common::{
-    Bits, HfFolder, LIMITS, Medium, NOW, Stock, active_bits, bits_of, blob_path, code, compose,
-    composition, name, open, runtime, stocked, tiny,
+    Bits, HfFolder, LIMITS, Medium, NOW, Stock, active_bits, adapter_files, bits_of, blob_path, code,
+    compose, composition, name, open, resolve, runtime, stocked, tiny,
 };
 use slm_format::gguf::Value;
 use slm_format::{Digest, Encoding};
@@ -130,7 +130,15 @@ fn a_base_with_two_tokenizers<S: Medium>(storage: S) {
     assert_eq!((imported.base, imported.tokenizer), (tiny().id(), other.tokenizer_id()));
     assert_ne!(imported.blob, stock.base.blob);
     let a = compose(&first, "a", &[("kjv", 1.0)]);
-    let b = first.compose(&name("b"), "other", &[("kjv", 1.0)], NOW, false).expect("a composition");
+    // What was imported for one tokenizer is refused on the other: it learned other words. Imported for this one, it is the same adapter.
+    let with = |adapter| first.compose(&name("b"), "other", &[(adapter, 1.0)], NOW, false);
+    assert_eq!(code(with("kjv")), "tokenizer-mismatch");
+    let (config, weights) = adapter_files("kjv");
+    let read = |shape: &slm_overlay::BaseShape<'_>| resolve(config, weights, shape);
+    let again = first.load_adapter(&read, "other", &name("kjv2"), NOW, false).expect("an import");
+    assert_eq!(again.adapter, stock.kjv.adapter);
+    assert_ne!(again.blob, stock.kjv.blob);
+    let b = with("kjv2").expect("a composition");
     assert_ne!(a.composition, b.composition);
     assert_eq!(b.manifest.tokenizer_id, other.tokenizer_id());
     let mut bits = Vec::new();
@@ -150,7 +158,7 @@ fn a_base_with_two_tokenizers<S: Medium>(storage: S) {
     // Without names, the blob with the tokenizer is found; without that blob, the other one says why it will not do.
     let storage = MemStorage::new();
     let files = first.store().storage().files();
-    for blob in [stock.base.blob, imported.blob, stock.kjv.blob] {
+    for blob in [stock.base.blob, imported.blob, again.blob] {
         storage.put(&blob_path(blob), &files[&blob_path(blob)]);
     }
     let document = Reference::Manifest(b.manifest.to_canonical_json());

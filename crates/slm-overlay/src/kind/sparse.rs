@@ -112,6 +112,14 @@ impl Csr {
         (size_of_val(&self.rows[..]) + size_of_val(&self.elements[..])) as u64
     }
 
+    /// Row `row` of the matrix, whole.
+    pub(crate) fn fill(&self, row: usize, out: &mut [f32]) {
+        out.fill(0.0);
+        if let Ok(at) = self.rows.binary_search_by_key(&row, |known| known.0 as usize) {
+            self.row(at).iter().for_each(|&(col, value)| out[col as usize] = value);
+        }
+    }
+
     fn row(&self, at: usize) -> &[(u32, f32)] {
         let end = self.rows.get(at + 1).map_or(self.elements.len(), |next| next.1);
         &self.elements[self.rows[at].1..end]
