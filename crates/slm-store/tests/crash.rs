@@ -181,8 +181,9 @@ fn gc_builds_on_nothing_that_a_power_cut_takes_back() {
         (storage.clone(), before, set(two).map(|_| storage.steps()))
     };
     let (_, before, after) = prepared_until(usize::MAX);
+    let after = after.unwrap();
     let mut images = 0;
-    for at in before..after.unwrap() {
+    for at in before..after {
         let (storage, ..) = prepared_until(at);
         storage.restart();
         let store = Store::open(storage.clone()).unwrap();
@@ -195,4 +196,18 @@ fn gc_builds_on_nothing_that_a_power_cut_takes_back() {
         }
     }
     assert!(images > 10);
+    // Nor is what was so already taken for durable.
+    for at in before..after {
+        let (storage, ..) = prepared_until(at);
+        storage.restart();
+        let store = Store::open(storage.clone()).unwrap();
+        let (name, two): (Name, Digest) = ("a".parse().unwrap(), Digest::of(b"two"));
+        let record = NameRecord { id: two, blob: two };
+        let lock = store.lock().unwrap();
+        store.set_name(&lock, NameKind::Adapter, &name, &record, true).unwrap();
+        for image in storage.images(64) {
+            let found = Store::open(image.files).unwrap().name(NameKind::Adapter, &name).unwrap();
+            assert_eq!(found, Some(record), "stopped at {at}: {}", image.what);
+        }
+    }
 }
