@@ -282,6 +282,9 @@ pub(crate) enum EvalCommand {
         /// Use the first IDS ids only
         #[arg(long, value_name = "IDS")]
         limit: Option<usize>,
+        /// Store an evaluation record of the composition
+        #[arg(long)]
+        record: bool,
         /// Which model
         #[command(flatten)]
         model: ModelArgs,

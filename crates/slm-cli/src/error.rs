@@ -68,11 +68,14 @@ pub(crate) enum CliError {
     /// The local policy is wrong.
     #[error("the local policy: {0}")]
     Policy(#[from] slm_manifest::PolicyError),
-    /// The store does not hold what it promises; what is broken was printed.
-    #[error("{n} things in the store are broken")]
+    /// An evaluation cannot be recorded.
+    #[error(transparent)]
+    Evaluation(#[from] slm_manifest::EvaluationError),
+    /// The store does not hold what it promises.
+    #[error("{} things in the store are broken:\n{}", findings.len(), findings.join("\n"))]
     Unclean {
-        /// How many.
-        n: usize,
+        /// What is broken, where, with the code of each fault.
+        findings: Vec<String>,
     },
     /// The program panicked.
     #[error("BUG: {what}")]
@@ -132,6 +135,7 @@ impl Coded for CliError {
             CliError::Value { .. } => "option-value",
             CliError::Format { .. } => "unknown-format",
             CliError::Policy(error) => error.code(),
+            CliError::Evaluation(error) => error.code(),
             CliError::Unclean { .. } => "store-unclean",
             CliError::Panic { .. } => "panic",
             CliError::Disagree { .. } => "bench-disagree",
@@ -149,6 +153,7 @@ impl Coded for CliError {
             | CliError::Value { .. } => ErrorClass::Usage,
             CliError::Policy(error) => error.class(),
             CliError::Format { .. } => ErrorClass::Refused,
+            CliError::Evaluation(error) => error.class(),
             CliError::Unclean { .. } => ErrorClass::Damaged,
             CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
         }

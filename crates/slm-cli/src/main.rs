@@ -108,8 +108,8 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
             command::tokenize::tokenize(&world, text, file, &model)
         }
         Command::Detokenize { ids, model } => command::tokenize::detokenize(&world, &ids, &model),
-        Command::Eval { command: EvalCommand::Ppl { file, ctx, limit, model, engine } } => {
-            command::eval::ppl(&world, &file, ctx, limit, &model, &engine)
+        Command::Eval { command: EvalCommand::Ppl { file, ctx, limit, record, model, engine } } => {
+            command::eval::ppl(&world, &file, ctx, limit, record, &model, &engine)
         }
         Command::Bench(args) => command::bench::bench(&world, args),
         Command::Export { command: ExportCommand::Gguf { base, file } } => {

@@ -4,6 +4,7 @@ use serde_json::json;
 use slm_runtime::runtime::Activation;
 
 use crate::command::compose::{adapter_lines, adapters_of};
+use crate::command::record;
 use crate::error::CliError;
 use crate::model::{engine, reference};
 use crate::world::{World, now};
@@ -33,13 +34,16 @@ pub(crate) fn deactivate(world: &World, adapter: &str) -> Result<(), CliError> {
 
 /// What is active.
 pub(crate) fn status(world: &World) -> Result<(), CliError> {
-    let status = world.runtime(engine(Some(1), None)?)?.status()?;
+    let runtime = world.runtime(engine(Some(1), None)?)?;
+    let status = runtime.status()?;
+    let (records, record_lines) = record::of(&runtime, status.composition)?;
     let object = json!({
         "composition": status.composition,
         "generation": status.generation,
         "manifest": status.manifest_digest,
         "base": status.manifest.base_model_hash,
         "adapters": adapters_of(&status.manifest),
+        "records": records,
         "fault": status.fault.as_ref().map(ToString::to_string),
     });
     let mut lines = vec![
@@ -48,6 +52,7 @@ pub(crate) fn status(world: &World) -> Result<(), CliError> {
         format!("base {}", status.manifest.base_model_hash),
     ];
     lines.extend(adapter_lines(&status.manifest));
+    lines.extend(record_lines);
     world.output.result(object, &lines);
     Ok(())
 }

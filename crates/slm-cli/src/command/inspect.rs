@@ -89,7 +89,13 @@ fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
                 }
                 NameKind::Composition => {
                     let bytes = runtime.store().blob(record.blob)?;
-                    manifest(&Manifest::parse((*bytes).as_ref(), &LIMITS)?)
+                    let parsed = Manifest::parse((*bytes).as_ref(), &LIMITS)?;
+                    let (records, more) =
+                        crate::command::record::of(&runtime, parsed.composition_id())?;
+                    let (mut object, mut lines) = manifest(&parsed);
+                    object["records"] = json!(records);
+                    lines.extend(more);
+                    (object, lines)
                 }
             };
             object["name"] = json!(name);

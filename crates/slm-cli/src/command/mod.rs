@@ -17,6 +17,7 @@ pub(crate) mod list;
 pub(crate) mod logits;
 pub(crate) mod pack;
 pub(crate) mod plan;
+pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod sign;
 pub(crate) mod tokenize;

@@ -1,6 +1,6 @@
 //! `verify`: everything in the store, compared with what it promises.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use slm_format::Coded;
 
 use crate::error::CliError;
@@ -13,21 +13,14 @@ pub(crate) fn verify(world: &World, deep: bool) -> Result<(), CliError> {
     let progress = world.output.spinner("verifying");
     let report = runtime.verify(deep);
     progress.finish_and_clear();
-    let findings: Vec<Value> = report
-        .findings
-        .iter()
-        .map(|finding| {
-            json!({
-                "place": finding.place.to_string(),
-                "code": finding.error.code(),
-                "message": finding.error.to_string(),
-            })
-        })
-        .collect();
+    if !report.is_clean() {
+        let findings =
+            report.findings.iter().map(|finding| format!("{finding} [{}]", finding.error.code()));
+        return Err(CliError::Unclean { findings: findings.collect() });
+    }
     let object = json!({
-        "clean": report.is_clean(),
+        "clean": true,
         "deep": deep,
-        "findings": findings,
         "blobs": report.blobs,
         "bytes": report.bytes,
         "hashed": report.hashed,
@@ -36,16 +29,15 @@ pub(crate) fn verify(world: &World, deep: bool) -> Result<(), CliError> {
         "records": report.records,
         "torn_tail": report.torn_tail,
     });
-    let mut lines: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-    lines.push(format!(
-        "{} of {} blobs hashed ({} of {} bytes), {} records of the log, {} blobs that nothing needs",
+    let lines = [format!(
+        "all is well: {} of {} blobs hashed ({} of {} bytes), {} records of the log, {} blobs that nothing needs",
         report.hashed,
         report.blobs,
         report.hashed_bytes,
         report.bytes,
         report.records,
         report.unneeded.len()
-    ));
+    )];
     world.output.result(object, &lines);
-    if report.is_clean() { Ok(()) } else { Err(CliError::Unclean { n: report.findings.len() }) }
+    Ok(())
 }

@@ -136,9 +136,11 @@ impl Place {
         (ran.exit, ran.error_code())
     }
 
-    /// Every file of the store with its bytes; `None` where there is no store.
+    /// Every file of the store with its bytes, but for the log, which also tells what was refused; `None` where there is no store.
     pub(crate) fn snapshot(&self) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
-        snapshot(&self.store())
+        let mut files = snapshot(&self.store())?;
+        files.remove(&self.store().join("audit.log"));
+        Some(files)
     }
 }
 

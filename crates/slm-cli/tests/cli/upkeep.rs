@@ -1,0 +1,137 @@
+//! `plan`, `audit`, `verify`, `gc` and `eval … --record`.
+
+use serde_json::Value;
+
+use crate::common::Place;
+
+#[test]
+fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
+    let place = Place::with_active();
+    let object = place.json(["plan", "--positions", "100", "--threads", "1"]);
+    let plan = &object["plan"];
+    let bytes = |what: &str| plan[what].as_u64().unwrap_or_else(|| panic!("{what}: {object}"));
+    let parts =
+        ["base", "adapters", "dequantization_scratch", "requantization_scratch", "kv", "overhead"];
+    assert_eq!(parts.iter().map(|part| bytes(part)).sum::<u64>(), bytes("total"));
+    assert_eq!(bytes("requantization_scratch"), 0);
+    assert_eq!(object["measured"]["kv"], plan["kv"]);
+    assert_eq!(object["measured"]["adapters"], plan["adapters"]);
+    assert_eq!(object["adapters"].as_array().map(Vec::len), Some(2));
+    assert!(bytes("extra_macs_per_token") > 0 && bytes("extra_bytes_per_token") > 0);
+    // A byte less than what is planned is refused, by the plan and by what would allocate it.
+    for (allowed, exit) in [(bytes("kv"), 0), (bytes("kv") - 1, 5)] {
+        place.write("store/policy.toml", format!("budget = {{ kv = {allowed} }}\n"));
+        for command in [
+            &["plan", "--positions", "100", "--threads", "1"][..],
+            &["run", "x", "--max-tokens", "99", "--ignore-eos", "--threads", "1"],
+        ] {
+            let ran = place.run(command);
+            assert_eq!(ran.exit, exit, "{command:?}: {ran:?}");
+        }
+    }
+    assert_eq!(place.refused(["plan", "--positions", "100"]), (5, "over-budget-kv".to_owned()));
+    place.write("store/policy.toml", "budget = { adapters = 1000 }\n");
+    let before = place.snapshot();
+    assert_eq!(place.refused(["activate", "kjv"]), (5, "over-budget-adapters".to_owned()));
+    assert_eq!(place.snapshot(), before);
+    assert_eq!(place.json(["activate", "base"])["changed"], true);
+}
+
+#[test]
+fn audit_tells_who_did_what_and_finds_a_changed_line() {
+    let place = Place::with_active();
+    place.json(["rollback"]).get("composition");
+    let _ = place.refused(["deactivate", "kjv"]);
+    let object = place.json(["audit"]);
+    let records = object["records"].as_array().expect("a list");
+    let last = records.last().expect("a record");
+    let said = |operation: &str, stage: &str| {
+        records.iter().filter(|row| row["operation"] == operation && row["stage"] == stage).count()
+    };
+    assert_eq!(said("import", "committed"), 1);
+    assert_eq!(said("adapter-import", "committed"), 2);
+    assert_eq!(said("compose", "committed"), 4);
+    assert_eq!(said("activate", "committed"), 1);
+    assert_eq!(last["sequence"].as_u64(), Some(records.len() as u64));
+    let text = place.run(["audit"]).stdout;
+    assert!(text.contains("activate") && text.contains("committed"), "{text}");
+    let log = place.store().join("audit.log");
+    let good = std::fs::read_to_string(&log).expect("the log");
+    std::fs::write(&log, good.replacen("committed", "unchanged", 1)).expect("a file");
+    assert_eq!(place.refused(["audit"]), (7, "log-damaged".to_owned()));
+    assert_eq!(place.refused(["verify"]), (7, "store-unclean".to_owned()));
+    std::fs::write(&log, good).expect("a file");
+    assert_eq!(place.json(["audit"]), object);
+}
+
+#[test]
+fn verify_names_what_is_broken() {
+    let place = Place::with_active();
+    let object = place.json(["verify", "--deep"]);
+    assert_eq!((&object["clean"], &object["deep"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert_eq!(object["hashed"], object["blobs"]);
+    let blobs = place.store().join("blobs/sha256");
+    let largest = std::fs::read_dir(&blobs)
+        .expect("blobs")
+        .map(|entry| entry.expect("a blob").path())
+        .max_by_key(|path| path.metadata().expect("a file").len())
+        .expect("a blob");
+    let good = std::fs::read(&largest).expect("a blob");
+    let mut bad = good.clone();
+    bad[good.len() / 2] ^= 1;
+    let replace = |bytes: &[u8]| {
+        std::fs::remove_file(&largest).expect("removed");
+        std::fs::write(&largest, bytes).expect("written");
+    };
+    replace(&bad);
+    let ran = place.run(["verify", "--deep"]);
+    assert_eq!(ran.exit, 7, "{ran:?}");
+    let name = largest.file_name().and_then(|name| name.to_str()).expect("a digest").to_owned();
+    assert!(ran.stderr.contains(&name) && ran.stderr.contains("blob-damaged"), "{ran:?}");
+    // One broken blob breaks nothing else.
+    assert_eq!(place.run(["list"]).exit, 0);
+    replace(&good);
+    assert_eq!(place.json(["verify", "--deep"])["clean"], true);
+}
+
+#[test]
+fn gc_removes_what_nothing_needs() {
+    let place = Place::with_active();
+    for round in 0..4 {
+        place.json(["activate", ["kjv", "python"][round % 2]]);
+    }
+    let whole = place.json(["verify", "--deep"]);
+    let object = place.json(["gc", "--keep", "2"]);
+    let removed = object["removed"].as_array().expect("a list").len() as u64;
+    assert!(removed >= 3, "{object}");
+    assert_eq!(object["kept"].as_u64(), whole["blobs"].as_u64().map(|blobs| blobs - removed));
+    let after = place.json(["verify", "--deep"]);
+    assert_eq!(after["unneeded"].as_array().map(Vec::len), Some(0), "{after}");
+    assert_eq!(place.json(["gc", "--keep", "2"])["removed"].as_array().map(Vec::len), Some(0));
+    // One step back is left, and after it none.
+    place.json(["rollback"]);
+    assert_eq!(place.refused(["rollback"]), (4, "no-parent".to_owned()));
+    assert_eq!(place.refused(["gc", "--keep", "0"]), (2, "command-line".to_owned()));
+    place.json(["activate", "both"]);
+}
+
+#[test]
+fn an_evaluation_is_recorded_shown_and_kept() {
+    let place = Place::with_active();
+    let text = place
+        .write("text.txt", "In the beginning God created the heaven and the earth. ".repeat(6));
+    let object = place.json(["eval", "ppl", &text, "--ctx", "32", "--record"]);
+    let record = object["record"].as_str().expect("a digest").to_owned();
+    let status = place.json(["status"]);
+    let shown = &status["records"].as_array().expect("a list")[0];
+    assert_eq!(shown["record"], record.as_str());
+    assert_eq!(shown["results"]["perplexity"]["value"], object["perplexity"]);
+    assert_eq!(shown["execution"], object["execution"]);
+    assert_eq!(place.json(["inspect", "both"])["records"], status["records"]);
+    assert_eq!(place.json(["inspect", "kjv"])["records"].as_array().map_or(0, Vec::len), 0);
+    place.json(["gc", "--keep", "1"]);
+    assert_eq!(place.json(["status"])["records"], status["records"], "kept with its composition");
+    let model = crate::common::golden("tiny-q8_0.gguf");
+    let refused = place.refused(["eval", "ppl", &text, "--record", "--model", &model]);
+    assert_eq!(refused, (2, "option-value".to_owned()));
+}
