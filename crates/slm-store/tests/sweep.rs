@@ -264,6 +264,23 @@ fn a_power_cut_in_the_first_commands() {
             }
         }
     }
+    // After a kill: the folders that were made and not synced must not go with what was acknowledged since.
+    for at in 0..steps {
+        let storage = CrashStorage::new();
+        let store = open(storage.clone());
+        storage.stop_at(at);
+        let _ = run(&store);
+        storage.restart();
+        let store = open(storage.clone());
+        let context = format!("killed at step {at}");
+        run(&store).expect(&context);
+        let new = state(&store, &context);
+        for last in storage.images(16) {
+            let store = open(last.files);
+            assert_eq!(state(&store, &context), new, "{context}; then {}", last.what);
+            cases += 1;
+        }
+    }
     println!("{steps} steps, {cases} images");
     assert!(steps >= 50 && cases >= 500, "{steps} {cases}");
 }
