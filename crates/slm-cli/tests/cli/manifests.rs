@@ -59,7 +59,8 @@ impl Manifests {
 
     /// The value of a string field, the first of its name.
     fn value(&self, field: &str) -> String {
-        let (_, rest) = self.toml.split_once(&format!("{field} = \"")).expect("the field");
+        let lines = format!("\n{}", self.toml);
+        let (_, rest) = lines.split_once(&format!("\n{field} = \"")).expect("the field");
         rest.split_once('"').expect("a closing quote").0.to_owned()
     }
 }

@@ -20,7 +20,7 @@ fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
     assert!(bytes("extra_macs_per_token") > 0 && bytes("extra_bytes_per_token") > 0);
     // A byte less than what is planned is refused, by the plan and by what would allocate it.
     for (allowed, exit) in [(bytes("kv"), 0), (bytes("kv") - 1, 5)] {
-        place.write("store/policy.toml", format!("budget = {{ kv = {allowed} }}\n"));
+        place.write("store/policy.toml", format!("budget = {{ kv_bytes = {allowed} }}\n"));
         for command in [
             &["plan", "--positions", "100", "--threads", "1"][..],
             &["run", "x", "--max-tokens", "99", "--ignore-eos", "--threads", "1"],
@@ -30,7 +30,7 @@ fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
         }
     }
     assert_eq!(place.refused(["plan", "--positions", "100"]), (5, "over-budget-kv".to_owned()));
-    place.write("store/policy.toml", "budget = { adapters = 1000 }\n");
+    place.write("store/policy.toml", "budget = { adapters_bytes = 1000 }\n");
     let before = place.snapshot();
     assert_eq!(place.refused(["activate", "kjv"]), (5, "over-budget-adapters".to_owned()));
     assert_eq!(place.snapshot(), before);
@@ -40,8 +40,9 @@ fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
 #[test]
 fn audit_tells_who_did_what_and_finds_a_changed_line() {
     let place = Place::with_active();
-    place.json(["rollback"]).get("composition");
-    let _ = place.refused(["deactivate", "kjv"]);
+    place.json(["activate", "kjv"]);
+    place.json(["rollback"]);
+    assert_eq!(place.refused(["rollback"]), (4, "no-parent".to_owned()));
     let object = place.json(["audit"]);
     let records = object["records"].as_array().expect("a list");
     let last = records.last().expect("a record");
@@ -51,7 +52,8 @@ fn audit_tells_who_did_what_and_finds_a_changed_line() {
     assert_eq!(said("import", "committed"), 1);
     assert_eq!(said("adapter-import", "committed"), 2);
     assert_eq!(said("compose", "committed"), 4);
-    assert_eq!(said("activate", "committed"), 1);
+    assert_eq!(said("activate", "committed"), 2);
+    assert_eq!((said("rollback", "committed"), said("rollback", "refused")), (1, 1));
     assert_eq!(last["sequence"].as_u64(), Some(records.len() as u64));
     let text = place.run(["audit"]).stdout;
     assert!(text.contains("activate") && text.contains("committed"), "{text}");
