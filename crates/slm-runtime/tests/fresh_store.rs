@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use common::bend::Bend;
 use common::{
-    Bits, HfFolder, LIMITS, Medium, NOW, Stock, active_bits, adapter_files, bits_of, blob_path, code,
-    compose, composition, name, open, resolve, runtime, stocked, tiny,
+    Bits, HfFolder, LIMITS, Medium, NOW, Stock, active_bits, adapter_files, bits_of, blob_path,
+    code, compose, composition, name, open, resolve, runtime, stocked, tiny,
 };
 use slm_format::gguf::Value;
 use slm_format::{Digest, Encoding};

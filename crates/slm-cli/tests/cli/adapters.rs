@@ -24,7 +24,10 @@ fn every_kind_is_imported_stacked_and_shown() {
         ("vera", "vera", 4),
     ] {
         let object = import(&place, "tiny", name, &golden(&format!("adapters/{name}")), &[]);
-        assert_eq!((text(&object, "kind"), object["targets"].as_array().map(Vec::len)), (kind, Some(n)));
+        assert_eq!(
+            (text(&object, "kind"), object["targets"].as_array().map(Vec::len)),
+            (kind, Some(n))
+        );
         let shown = place.json(["adapter", "inspect", name]);
         assert_eq!(shown["adapter"], object["adapter"], "{name}");
         assert_eq!(shown["modules"].as_array().map(Vec::len), Some(n), "{name}");
@@ -33,7 +36,15 @@ fn every_kind_is_imported_stacked_and_shown() {
         place.json(["compose", &composed, "--base", "tiny", "--adapter", name]);
         place.json(["activate", &composed]);
         let digest = place.json(["logits", "--tokens", "767,261,305"]);
-        place.json(["compose", &composed, "--base", "tiny", "--adapter", &format!("{name}=0.5"), "--replace"]);
+        place.json([
+            "compose",
+            &composed,
+            "--base",
+            "tiny",
+            "--adapter",
+            &format!("{name}=0.5"),
+            "--replace",
+        ]);
         place.json(["activate", &composed]);
         let half = place.json(["logits", "--tokens", "767,261,305"]);
         assert_ne!(digest["all_blake3"], half["all_blake3"], "{name}");
@@ -65,13 +76,17 @@ fn gguf_and_binary_files_are_adapters() {
     assert_eq!(other["same"], json!(false));
     assert!(other["tensors"].as_array().is_some_and(|rows| rows.len() >= 8));
 
-    let (plan008, layout) = (golden("lora-binary/plan008.lora"), golden("lora-binary/plan008.layout.json"));
+    let (plan008, layout) =
+        (golden("lora-binary/plan008.lora"), golden("lora-binary/plan008.layout.json"));
     let args = ["adapter", "import", &plan008, "--name", "p", "--base", "tiny"];
     assert_eq!(place.refused(args), (2, "option-missing".to_owned()));
     let imported = import(&place, "tiny", "p", &plan008, &["--layout", &layout]);
     assert_eq!(imported["targets"].as_array().map(Vec::len), Some(4));
     let compact = golden("lora-binary/compact.lora");
-    assert_eq!(import(&place, "tiny", "c", &compact, &[])["targets"].as_array().map(Vec::len), Some(8));
+    assert_eq!(
+        import(&place, "tiny", "c", &compact, &[])["targets"].as_array().map(Vec::len),
+        Some(8)
+    );
     for file in [&plan008, &compact] {
         assert_eq!(place.json(["inspect", file])["kind"], "lora-binary");
     }
@@ -97,10 +112,12 @@ fn a_tokenizer_beside_an_adapter_must_be_the_base_s() {
     place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
     copy_folder(&golden("adapters/lora-qv"), &place.path("qv"));
     let folder = place.arg("qv");
-    let tokenizer = std::fs::read(format!("{}/tokenizer.json", golden("tiny"))).expect("a tokenizer");
+    let tokenizer =
+        std::fs::read(format!("{}/tokenizer.json", golden("tiny"))).expect("a tokenizer");
     std::fs::write(place.path("qv").join("tokenizer.json"), &tokenizer).expect("written");
     import(&place, "tiny", "same", &folder, &[]);
-    std::fs::write(place.path("qv").join("added_tokens.json"), br#"{"<new>": 1024}"#).expect("written");
+    std::fs::write(place.path("qv").join("added_tokens.json"), br#"{"<new>": 1024}"#)
+        .expect("written");
     let args = ["adapter", "import", &folder, "--name", "more", "--base", "tiny"];
     assert_eq!(place.refused(args), (3, "tokenizer-mismatch".to_owned()));
     let run = ["run", "x", "--model", &golden("tiny-q8_0.gguf"), "--adapter", &folder];
