@@ -5,8 +5,8 @@ mod common;
 
 use slm_format::{Coded, Limits};
 use slm_manifest::policy::{
-    DuringGeneration, LocalPolicy, MAX_BUDGET, MAX_KEEP_GENERATIONS, MAX_SESSIONS, MAX_WAIT_MS,
-    PARAMETERS, PolicyError, RawLocalPolicy, TrustedKey,
+    DuringGeneration, LocalPolicy, MAX_BUDGET, MAX_KEEP_GENERATIONS, MAX_WAIT_MS, PARAMETERS,
+    PolicyError, RawLocalPolicy, TrustedKey,
 };
 use slm_manifest::signature::PublicKey;
 use slm_manifest::{BareBase, Manifest, TrustPolicy, TrustRule};
@@ -64,10 +64,10 @@ fn every_number_has_the_bounds_of_the_table() {
             let expected = PolicyError::Range { field: parameter.path, found: bad, min, max };
             assert_eq!((error.code(), error), ("policy-range", expected));
         }
-        assert!([MAX_BUDGET, MAX_WAIT_MS, MAX_SESSIONS, MAX_KEEP_GENERATIONS].contains(&max));
+        assert!([MAX_BUDGET, MAX_WAIT_MS, MAX_KEEP_GENERATIONS].contains(&max));
         numbers += 1;
     }
-    assert_eq!(numbers, 11);
+    assert_eq!(numbers, 7);
 }
 
 #[test]
@@ -86,7 +86,6 @@ fn a_whole_policy_is_read_and_written() {
     raw.switch.during_generation = DuringGeneration::Drain;
     raw.switch.drain_wait_ms = 5;
     raw.store.keep_generations = 3;
-    raw.sessions.queue = 7;
     let policy = LocalPolicy::check(raw).expect("a policy");
     assert_eq!(read(&policy.to_toml()).expect("a policy"), policy);
     for (rule, bare_base) in

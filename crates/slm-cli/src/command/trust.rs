@@ -28,15 +28,15 @@ pub(crate) fn trust(world: &World, command: TrustCommand) -> Result<(), CliError
 fn add(world: &World, name: &str, key: &str) -> Result<(), CliError> {
     let name = crate::model::name("NAME", name)?;
     let key = read_public(key)?;
-    let policy = world.policy()?;
-    let known = policy.keys.iter().any(|trusted| trusted.name == name && trusted.key == key);
-    if !known {
-        let mut raw: RawLocalPolicy = (*policy).clone();
-        raw.keys.push(TrustedKey { name: name.clone(), key });
-        write_policy(world, raw)?;
-    }
-    let object = json!({ "name": name.as_str(), "key": key.id().to_string(), "changed": !known });
-    let verb = if known { "unchanged" } else { "trusted" };
+    let trusted = TrustedKey { name: name.clone(), key };
+    let (_, changed) = change(world, &|raw| {
+        if !raw.keys.contains(&trusted) {
+            raw.keys.push(trusted.clone());
+        }
+        Ok(())
+    })?;
+    let object = json!({ "name": name.as_str(), "key": key.id().to_string(), "changed": changed });
+    let verb = if changed { "trusted" } else { "unchanged" };
     world.output.result(object, &[format!("{verb}: {name}, key {}", key.id())]);
     Ok(())
 }
@@ -44,13 +44,10 @@ fn add(world: &World, name: &str, key: &str) -> Result<(), CliError> {
 /// Trusts a key no longer.
 fn remove(world: &World, name: &str) -> Result<(), CliError> {
     let name = crate::model::name("NAME", name)?;
-    let mut raw: RawLocalPolicy = (*world.policy()?).clone();
-    let before = raw.keys.len();
-    raw.keys.retain(|trusted| trusted.name != name);
-    let changed = raw.keys.len() < before;
-    if changed {
-        write_policy(world, raw)?;
-    }
+    let (_, changed) = change(world, &|raw| {
+        raw.keys.retain(|trusted| trusted.name != name);
+        Ok(())
+    })?;
     let verb = if changed { "removed" } else { "unchanged" };
     let object = json!({ "name": name.as_str(), "changed": changed });
     world.output.result(object, &[format!("{verb}: {name}")]);
@@ -88,33 +85,31 @@ fn policy(
     keys: &[String],
     bare_base: Option<BareBaseArg>,
 ) -> Result<(), CliError> {
-    let policy = world.policy()?;
     if rule.is_none() && bare_base.is_none() {
+        let policy = world.policy()?;
         let mut object = trust_object(&policy);
         object["policy"] = policy.to_toml().into();
         world.output.result(object, &[policy.to_toml().trim_end().to_owned()]);
         return Ok(());
     }
-    let mut raw: RawLocalPolicy = (*policy).clone();
-    if let Some(rule) = rule {
-        raw.trust.rule = match rule {
-            RuleArg::None => TrustRule::None,
-            RuleArg::Signed => TrustRule::Signed,
-            RuleArg::SignedBy => {
-                let ids = keys.iter().map(|key| key_id(&policy, key));
-                TrustRule::SignedBy(ids.collect::<Result<_, _>>()?)
+    let (policy, changed) = change(world, &|raw| {
+        match rule {
+            Some(RuleArg::None) => raw.trust.rule = TrustRule::None,
+            Some(RuleArg::Signed) => raw.trust.rule = TrustRule::Signed,
+            Some(RuleArg::SignedBy) => {
+                let ids = keys.iter().map(|key| key_id(raw, key));
+                raw.trust.rule = TrustRule::SignedBy(ids.collect::<Result<_, _>>()?);
             }
-        };
-    }
-    if let Some(bare_base) = bare_base {
-        raw.trust.bare_base = match bare_base {
-            BareBaseArg::AsOthers => BareBase::AsOthers,
-            BareBaseArg::Unsigned => BareBase::Unsigned,
-            BareBaseArg::Refused => BareBase::Refused,
-        };
-    }
-    let changed = raw != *policy;
-    let policy = if changed { write_policy(world, raw)? } else { policy };
+            None => {}
+        }
+        match bare_base {
+            Some(BareBaseArg::AsOthers) => raw.trust.bare_base = BareBase::AsOthers,
+            Some(BareBaseArg::Unsigned) => raw.trust.bare_base = BareBase::Unsigned,
+            Some(BareBaseArg::Refused) => raw.trust.bare_base = BareBase::Refused,
+            None => {}
+        }
+        Ok(())
+    })?;
     let mut object = trust_object(&policy);
     object["changed"] = changed.into();
     world.output.result(object, &trust_lines(&policy));
@@ -130,20 +125,30 @@ pub(crate) fn read_public(key: &str) -> Result<PublicKey, CliError> {
 }
 
 /// A key's id, or the name it is trusted under.
-fn key_id(policy: &LocalPolicy, key: &str) -> Result<KeyId, CliError> {
+fn key_id(policy: &RawLocalPolicy, key: &str) -> Result<KeyId, CliError> {
     match policy.keys.iter().find(|trusted| trusted.name.as_str() == key) {
         Some(trusted) => Ok(trusted.key.id()),
         None => Ok(key.parse()?),
     }
 }
 
-/// Checks a policy, puts it in the place of the one there was, and tells the audit log.
-fn write_policy(world: &World, raw: RawLocalPolicy) -> Result<LocalPolicy, CliError> {
-    let policy = LocalPolicy::check(raw)?;
+/// Changes the policy, and tells the audit log; false where that changed nothing. It is read under the lock, so that no change of another
+/// process is lost.
+fn change(
+    world: &World,
+    edit: &dyn Fn(&mut RawLocalPolicy) -> Result<(), CliError>,
+) -> Result<(LocalPolicy, bool), CliError> {
     let runtime = world.runtime(engine(Some(1), None)?)?;
     let store = runtime.store();
     let now = now();
     let mut lock = store.lock_at(&now)?;
+    let policy = world.policy()?;
+    let mut raw: RawLocalPolicy = (*policy).clone();
+    edit(&mut raw)?;
+    if raw == *policy {
+        return Ok((policy, false));
+    }
+    let policy = LocalPolicy::check(raw)?;
     let pending = store.begin(
         &mut lock,
         Intent {
@@ -160,7 +165,7 @@ fn write_policy(world: &World, raw: RawLocalPolicy) -> Result<LocalPolicy, CliEr
         return Err(error);
     }
     pending.stage(Change::Nothing)?.commit()?;
-    Ok(policy)
+    Ok((policy, true))
 }
 
 fn put(path: &Path, document: &str) -> Result<(), CliError> {

@@ -10,4 +10,5 @@ mod logits;
 mod manifests;
 mod peft;
 mod share;
+mod share;
 mod text;

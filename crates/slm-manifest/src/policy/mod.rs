@@ -32,8 +32,6 @@ pub struct Parameter {
 pub const MAX_BUDGET: u64 = crate::MAX_COUNT;
 /// Longest wait, in milliseconds: one hour.
 pub const MAX_WAIT_MS: u64 = 3_600_000;
-/// Most sessions, and most that wait for one.
-pub const MAX_SESSIONS: u64 = 65_536;
 /// Most generations that can be kept.
 pub const MAX_KEEP_GENERATIONS: u64 = 1_000;
 /// Most trusted keys.
@@ -83,34 +81,10 @@ pub const PARAMETERS: &[Parameter] = &[
         meaning: "how long a draining switch waits before it fails",
     },
     Parameter {
-        path: "store.lock_wait_ms",
-        default: "0",
-        bound: "0 to 3600000",
-        meaning: "how long to wait for another writer before the store is busy",
-    },
-    Parameter {
         path: "store.keep_generations",
         default: "10",
         bound: "1 to 1000",
         meaning: "how many of the last generations keep what they need when garbage is collected",
-    },
-    Parameter {
-        path: "sessions.max",
-        default: "64",
-        bound: "1 to 65536",
-        meaning: "how many sessions there can be at once",
-    },
-    Parameter {
-        path: "sessions.queue",
-        default: "0",
-        bound: "0 to 65536",
-        meaning: "how many more may wait for one",
-    },
-    Parameter {
-        path: "sessions.wait_ms",
-        default: "0",
-        bound: "0 to 3600000",
-        meaning: "how long each of them waits",
     },
 ];
 
@@ -131,8 +105,6 @@ pub struct RawLocalPolicy {
     pub switch: SwitchPolicy,
     /// How the store is kept.
     pub store: StorePolicy,
-    /// How many may use the model at once.
-    pub sessions: SessionPolicy,
 }
 
 /// Bounds of memory in bytes; `None` is no bound.
@@ -183,21 +155,8 @@ pub struct SwitchPolicy {
 /// How the store is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StorePolicy {
-    /// How long to wait for another writer, in milliseconds.
-    pub lock_wait_ms: u64,
     /// How many generations keep what they need.
     pub keep_generations: u64,
-}
-
-/// How many may use the model at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionPolicy {
-    /// Sessions at once.
-    pub max: u64,
-    /// How many more may wait.
-    pub queue: u64,
-    /// How long each of them waits, in milliseconds.
-    pub wait_ms: u64,
 }
 
 impl Default for SwitchPolicy {
@@ -208,13 +167,7 @@ impl Default for SwitchPolicy {
 
 impl Default for StorePolicy {
     fn default() -> StorePolicy {
-        StorePolicy { lock_wait_ms: 0, keep_generations: 10 }
-    }
-}
-
-impl Default for SessionPolicy {
-    fn default() -> SessionPolicy {
-        SessionPolicy { max: 64, queue: 0, wait_ms: 0 }
+        StorePolicy { keep_generations: 10 }
     }
 }
 

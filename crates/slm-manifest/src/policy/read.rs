@@ -7,8 +7,8 @@ use slm_format::Limits;
 
 use super::error::PolicyError;
 use super::{
-    BudgetPolicy, DuringGeneration, MAX_BUDGET, MAX_KEEP_GENERATIONS, MAX_KEYS, MAX_SESSIONS,
-    MAX_WAIT_MS, RawLocalPolicy, SessionPolicy, StorePolicy, SwitchPolicy, TrustedKey,
+    BudgetPolicy, DuringGeneration, MAX_BUDGET, MAX_KEEP_GENERATIONS, MAX_KEYS, MAX_WAIT_MS,
+    RawLocalPolicy, StorePolicy, SwitchPolicy, TrustedKey,
 };
 use crate::signature::PublicKey;
 use crate::trust::{BareBase, TrustPolicy, TrustRule};
@@ -20,7 +20,6 @@ struct Document {
     trust: Trust,
     switch: Switch,
     store: Store,
-    sessions: Sessions,
 }
 
 #[derive(Default, Deserialize)]
@@ -86,16 +85,7 @@ enum During {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Store {
-    lock_wait_ms: Option<u64>,
     keep_generations: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Sessions {
-    max: Option<u64>,
-    queue: Option<u64>,
-    wait_ms: Option<u64>,
 }
 
 /// Takes every parameter out of the document.
@@ -112,8 +102,7 @@ pub(super) fn raw_from_toml(text: &str, limits: &Limits) -> Result<RawLocalPolic
             problem: error.message().to_owned(),
         }
     })?;
-    let (switch, store, sessions) =
-        (SwitchPolicy::default(), StorePolicy::default(), SessionPolicy::default());
+    let (switch, store) = (SwitchPolicy::default(), StorePolicy::default());
     let budget = document.budget;
     Ok(RawLocalPolicy {
         budget: BudgetPolicy {
@@ -134,13 +123,7 @@ pub(super) fn raw_from_toml(text: &str, limits: &Limits) -> Result<RawLocalPolic
             drain_wait_ms: document.switch.drain_wait_ms.unwrap_or(switch.drain_wait_ms),
         },
         store: StorePolicy {
-            lock_wait_ms: document.store.lock_wait_ms.unwrap_or(store.lock_wait_ms),
             keep_generations: document.store.keep_generations.unwrap_or(store.keep_generations),
-        },
-        sessions: SessionPolicy {
-            max: document.sessions.max.unwrap_or(sessions.max),
-            queue: document.sessions.queue.unwrap_or(sessions.queue),
-            wait_ms: document.sessions.wait_ms.unwrap_or(sessions.wait_ms),
         },
     })
 }
@@ -157,11 +140,7 @@ pub(super) fn check(raw: &RawLocalPolicy) -> Result<(), PolicyError> {
         within(field, found.unwrap_or(1), 1, MAX_BUDGET)?;
     }
     within("switch.drain_wait_ms", raw.switch.drain_wait_ms, 0, MAX_WAIT_MS)?;
-    within("store.lock_wait_ms", raw.store.lock_wait_ms, 0, MAX_WAIT_MS)?;
     within("store.keep_generations", raw.store.keep_generations, 1, MAX_KEEP_GENERATIONS)?;
-    within("sessions.max", raw.sessions.max, 1, MAX_SESSIONS)?;
-    within("sessions.queue", raw.sessions.queue, 0, MAX_SESSIONS)?;
-    within("sessions.wait_ms", raw.sessions.wait_ms, 0, MAX_WAIT_MS)?;
     within("trust.keys", raw.keys.len() as u64, 0, MAX_KEYS)?;
     let (mut names, mut keys) = (BTreeSet::new(), BTreeSet::new());
     for (at, TrustedKey { name, key }) in (0..).zip(&raw.keys) {

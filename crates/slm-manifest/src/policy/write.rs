@@ -57,11 +57,7 @@ fn value(raw: &RawLocalPolicy, parameter: &Parameter) -> Option<String> {
             DuringGeneration::Drain => "drain",
         }),
         "switch.drain_wait_ms" => number(raw.switch.drain_wait_ms),
-        "store.lock_wait_ms" => number(raw.store.lock_wait_ms),
         "store.keep_generations" => number(raw.store.keep_generations),
-        "sessions.max" => number(raw.sessions.max),
-        "sessions.queue" => number(raw.sessions.queue),
-        "sessions.wait_ms" => number(raw.sessions.wait_ms),
         path => unreachable!("BUG: the parameter {path} has no value"),
     }
 }
