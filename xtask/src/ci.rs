@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::problems::Outcome;
 use crate::{
-    deny, format_doc, fuzz, golden, kernels, layers, oci, package, parity, run, tidy, wasm,
+    deny, faults, format_doc, fuzz, golden, kernels, layers, oci, package, parity, run, tidy, wasm,
 };
 
 type Step = (&'static str, fn() -> Outcome);
@@ -35,6 +35,11 @@ const STEPS: &[Step] = &[
 const HEAVY: &[Step] = &[
     ("kernels", kernels::check),
     ("oci", oci::check),
+    ("faults", faults::check),
+    ("root", || {
+        let args = ["test", "-p", "slm-store", "--features", "root-tests"];
+        run::must(run::cargo().args(args))
+    }),
     ("fuzz", || fuzz::run(&["--seconds", "60"])),
     ("test (release)", || run::must(tests().arg("--release"))),
 ];

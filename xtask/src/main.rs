@@ -7,6 +7,7 @@ mod ci;
 mod deny;
 mod dependencies_doc;
 mod errors_doc;
+mod faults;
 mod format_doc;
 mod fuzz;
 mod golden;
@@ -39,6 +40,7 @@ usage: cargo xtask COMMAND
   parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
   kernels                     every tier's kernels have the scalar bits: here, on aarch64 under qemu, as WASM under Node
   oci                         signatures and packages beside minisign, skopeo and a docker-registry on loopback: the same ids, the same bits
+  faults                      kill -9, a full disk, no rights, damage, a second writer: nothing is lost and the next command works; as root
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
@@ -70,6 +72,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["parity", rest @ ..] => parity::run(rest),
         ["kernels"] => kernels::check(),
         ["oci"] => oci::check(),
+        ["faults"] => faults::check(),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["bench", rest @ ..] => bench::run(rest),

@@ -1,0 +1,25 @@
+//! `cargo xtask faults`: the program is killed, its disk filled, its rights taken and its files damaged, in a store of the tiny model.
+//!
+//! After each blow the store must hold what it held before or what it was asked for, `verify --deep` must find nothing, and the next command
+//! must work; where a command is refused, its code, its exit status and every byte of the store are compared.
+
+mod blows;
+mod kills;
+mod store;
+
+use crate::problems::Outcome;
+use crate::run;
+
+use store::Store;
+
+/// Activations that are killed: `kill -9` at a random moment of each.
+const KILLS: usize = 500;
+
+/// Builds the program and does everything; what needs root (mounts, another user) is refused without it.
+pub(crate) fn check() -> Outcome {
+    run::must(run::cargo().args(["build", "--release", "--package", "slm-cli"]))?;
+    let store = Store::new("faults")?;
+    let outcome = kills::check(&store, KILLS).and_then(|()| blows::check(&store));
+    store.remove();
+    outcome
+}
