@@ -147,13 +147,6 @@ fn ops() -> Vec<Op> {
                 Ok(())
             }),
         },
-        Op {
-            name: "unpack",
-            before: nothing,
-            run: run!(Unpack, runtime => {
-                runtime.unpack(package(), &name("kp"), false, NOW).map(drop)
-            }),
-        },
     ]
 }
 
@@ -365,11 +358,6 @@ fn gc_survives() {
 #[test]
 fn pack_survives() {
     sweep(8);
-}
-
-#[test]
-fn unpack_survives() {
-    sweep(9);
 }
 
 /// A death of the process keeps what was written, synced or not, and the next one goes on.
