@@ -42,6 +42,10 @@ pub enum Request {
 
 /// What validating came to.
 #[must_use = "a staged switch that is dropped is cancelled"]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and it is taken apart at once"
+)]
 pub enum Prepared<'r, S: Storage> {
     /// What was asked for is what is active.
     Unchanged(Activation),
