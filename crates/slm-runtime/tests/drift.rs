@@ -100,11 +100,14 @@ fn without(stack: usize, adapter: &str) -> usize {
     STACKS.iter().position(|(_, stack)| stack.iter().collect::<Vec<_>>() == left).expect("a stack")
 }
 
+/// What came out, and what the model says: whether anything changed, or the code of the refusal.
+type Taken = (Result<Activation, RuntimeError>, Result<bool, &'static str>);
+
 fn take(
     runtime: &Runtime<MemStorage>,
     model: &mut Model,
     step: &Step,
-) -> Option<(Result<Activation, RuntimeError>, Result<bool, &'static str>)> {
+) -> Option<Taken> {
     Some(match step {
         Step::Activate(stack) => {
             let reference = Reference::Text(STACKS[*stack].0.to_owned());
