@@ -103,11 +103,7 @@ fn without(stack: usize, adapter: &str) -> usize {
 /// What came out, and what the model says: whether anything changed, or the code of the refusal.
 type Taken = (Result<Activation, RuntimeError>, Result<bool, &'static str>);
 
-fn take(
-    runtime: &Runtime<MemStorage>,
-    model: &mut Model,
-    step: &Step,
-) -> Option<Taken> {
+fn take(runtime: &Runtime<MemStorage>, model: &mut Model, step: &Step) -> Option<Taken> {
     Some(match step {
         Step::Activate(stack) => {
             let reference = Reference::Text(STACKS[*stack].0.to_owned());
