@@ -10,5 +10,6 @@ mod logits;
 mod manifests;
 mod peft;
 mod share;
-mod share;
 mod text;
+mod transcripts;
+mod upkeep;
