@@ -181,8 +181,11 @@ fn gguf_out_keeps_what_the_converter_loses() {
     }
 }
 
+/// A tensor's name and shape, innermost first.
+type Named = (String, [u64; 2]);
+
 /// A GGUF adapter of one module with some entries and tensors of its own.
-fn gguf(entries: &[(&str, Value<'_>)], change: impl Fn(&mut Vec<(String, [u64; 2])>)) -> Vec<u8> {
+fn gguf(entries: &[(&str, Value<'_>)], change: impl Fn(&mut Vec<Named>)) -> Vec<u8> {
     let mut metadata = vec![
         ("general.type", Value::Str("adapter")),
         ("general.architecture", Value::Str("llama")),
@@ -241,21 +244,21 @@ fn gguf_rules() {
     let signed = Value::i32_array(&[5, 6]);
     assert_eq!(code(&[("adapter.alora.invocation_tokens", signed)]), "adapter-field");
 
-    let changed = |change: &dyn Fn(&mut Vec<(String, [u64; 2])>)| {
+    let changed = |change: &dyn Fn(&mut Vec<Named>)| {
         parse(&gguf(&[], change)).map(drop).map_err(|error| error.code()).unwrap_err()
     };
     assert_eq!(changed(&|tensors| drop(tensors.pop())), "adapter-missing-b");
     assert_eq!(changed(&|tensors| drop(tensors.remove(0))), "adapter-missing-a");
     assert_eq!(changed(&|tensors| tensors.clear()), "adapter-no-target");
     // Elsewhere norms are passed over without a word.
-    let norm = |tensors: &mut Vec<(String, [u64; 2])>| {
+    let norm = |tensors: &mut Vec<Named>| {
         tensors.push(("blk.0.attn_norm.weight".into(), [256, 1]));
     };
     assert_eq!(changed(&norm), "adapter-unused-tensor");
     assert_eq!(changed(&|tensors| tensors[1].1 = [4, 128]), "adapter-rank");
     assert_eq!(changed(&|tensors| tensors[1].1 = [2, 256]), "adapter-shape");
     let rename = |to: &'static str| {
-        move |tensors: &mut Vec<(String, [u64; 2])>| {
+        move |tensors: &mut Vec<Named>| {
             tensors[0].0 = format!("{to}.lora_a");
             tensors[1].0 = format!("{to}.lora_b");
         }

@@ -129,7 +129,7 @@ impl Kind for Lokr {
         }
         if let RowOrder::Heads { head_dim } = self.rows {
             let rows = self.w1.shape().0 * self.w2.shape().0;
-            if head_dim % 2 != 0 || rows % u64::from(head_dim) != 0 {
+            if head_dim % 2 != 0 || !rows.is_multiple_of(u64::from(head_dim)) {
                 let (tensor, found) = (target.into(), vec![rows, u64::from(head_dim)]);
                 return Err(OverlayError::Shape { tensor, found, expected: Vec::new() });
             }
