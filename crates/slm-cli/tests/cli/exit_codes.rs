@@ -48,7 +48,11 @@ fn two_is_the_command_line_alone() {
     // For a person the same in words, with the same status and nothing on stdout.
     let ran = place.run(["adapter", "import", &kjv, "--format", "onnx"]);
     assert_eq!((ran.exit, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("possible values: auto, peft, gguf, plan008, compact, slm"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("possible values: auto, peft, gguf, plan008, compact, slm"),
+        "{}",
+        ran.stderr
+    );
     for args in [&["--help"][..], &["--version"], &["run", "--help", "--json"]] {
         let ran = finish(slm().args(args));
         assert_eq!((ran.exit, ran.stderr.as_str()), (0, ""), "{args:?}");
