@@ -11,7 +11,7 @@ use crate::world::{World, now};
 
 /// Makes a composition the active one.
 pub(crate) fn activate(world: &World, what: &str) -> Result<(), CliError> {
-    let runtime = world.runtime(engine(None, None)?)?;
+    let runtime = world.runtime(engine(None, None)?)?.in_place();
     let reference = reference(&runtime, what)?;
     let activation = runtime.activate_composition(&reference, &now())?;
     print(world, &activation);
@@ -20,14 +20,15 @@ pub(crate) fn activate(world: &World, what: &str) -> Result<(), CliError> {
 
 /// Goes back to the parent generation.
 pub(crate) fn rollback(world: &World) -> Result<(), CliError> {
-    let activation = world.runtime(engine(None, None)?)?.rollback(&now())?;
+    let activation = world.runtime(engine(None, None)?)?.in_place().rollback(&now())?;
     print(world, &activation);
     Ok(())
 }
 
 /// Activates the stack without one adapter.
 pub(crate) fn deactivate(world: &World, adapter: &str) -> Result<(), CliError> {
-    let activation = world.runtime(engine(None, None)?)?.deactivate_adapter(adapter, &now())?;
+    let activation =
+        world.runtime(engine(None, None)?)?.in_place().deactivate_adapter(adapter, &now())?;
     print(world, &activation);
     Ok(())
 }

@@ -209,8 +209,12 @@ impl<S: Storage> Runtime<S> {
         // A stored base is little else than its tensors, each from a multiple of 64 on.
         self.shared.check_room((*bytes).as_ref().len() as u64, 0)?;
         let (kernels, exec) = (self.engine.kernels, &*self.engine.exec);
-        let release = |range| bytes.release(range);
-        let opened = Base::load((*bytes).as_ref(), &self.limits, kernels, exec, &release);
+        let opened = if self.in_place {
+            Base::open(bytes, &self.limits, kernels, exec)
+        } else {
+            let release = |range| bytes.release(range);
+            Base::load((*bytes).as_ref(), &self.limits, kernels, exec, &release)
+        };
         let base = match opened.and_then(|base| Ok(Arc::new(base).expect_id(id)?)) {
             Ok(base) => base,
             Err(error) => {

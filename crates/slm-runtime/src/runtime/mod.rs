@@ -207,6 +207,8 @@ pub struct Runtime<S: Storage> {
     engine: Engine,
     limits: Limits,
     actor: Option<Name>,
+    /// Whether weights stay where the medium has them.
+    in_place: bool,
     shared: Arc<Core>,
 }
 
@@ -232,7 +234,13 @@ impl<S: Storage> Runtime<S> {
             policy,
             ledger: Ledger::default(),
         };
-        Runtime { store, engine, limits, actor: None, shared: Arc::new(shared) }
+        Runtime { store, engine, limits, actor: None, in_place: false, shared: Arc::new(shared) }
+    }
+
+    /// The same runtime, which leaves weights where the medium has them instead of reading them into memory: for whoever switches and does not
+    /// generate. Everything is verified all the same; what is mapped from a file can change under a reader later, what was read cannot.
+    pub fn in_place(self) -> Runtime<S> {
+        Runtime { in_place: true, ..self }
     }
 
     /// The same runtime, whose operations the log ascribes to `actor`.
