@@ -50,6 +50,24 @@ pub fn interleaved_bytes(encoding: Encoding, rows: usize, cols: usize) -> Option
     encoding.row_bytes(cols).filter(|&bytes| bytes > 0)?.checked_mul(rows)
 }
 
+/// Runs the same code for each encoding with that one's fields and block bytes as constants: the pieces become single moves.
+macro_rules! by_encoding {
+    ($given:expr, |$fields:ident, $unit:ident| $body:block) => {
+        by_encoding!(@ $given, $fields, $unit, $body,
+            Q4_0 18 Q4_1 20 Q5_0 22 Q5_1 24 Q8_0 34 Q4_K 144 Q5_K 176 Q6_K 210)
+    };
+    (@ $given:expr, $fields:ident, $unit:ident, $body:block, $($encoding:ident $bytes:literal)*) => {
+        match $given {
+            $(Encoding::$encoding => {
+                let $fields = fields(Encoding::$encoding);
+                let $unit = $bytes;
+                $body
+            })*
+            other => unreachable!("BUG: {other} is never interleaved"),
+        }
+    };
+}
+
 /// Permutes the row-major bytes `src` into the interleaved layout.
 ///
 /// Whole strips do not depend on each other: a matrix may be permuted in ranges of rows that start at multiples of [`STRIP_ROWS`].
@@ -79,17 +97,18 @@ pub fn interleave(
     dst: &mut [u8],
 ) -> Result<(), QuantError> {
     let row_bytes = check(encoding, rows, cols, src, dst)?;
-    let (fields, unit) = (fields(encoding), encoding.block_bytes());
     let strip_bytes = STRIP_ROWS * row_bytes;
-    let whole = if fields.is_empty() { 0 } else { rows / STRIP_ROWS * strip_bytes };
+    let whole = if fields(encoding).is_empty() { 0 } else { rows / STRIP_ROWS * strip_bytes };
     let (strips, rest) = dst.split_at_mut(whole);
     rest.copy_from_slice(&src[whole..]);
     for (strip, src) in strips.chunks_exact_mut(strip_bytes).zip(src.chunks_exact(strip_bytes)) {
-        for (b, block) in strip.chunks_exact_mut(STRIP_ROWS * unit).enumerate() {
-            for (r, row) in src.chunks_exact(row_bytes).enumerate() {
-                put(fields, block, r, &row[b * unit..][..unit]);
+        by_encoding!(encoding, |fields, unit| {
+            for (b, block) in strip.chunks_exact_mut(STRIP_ROWS * unit).enumerate() {
+                for (r, row) in src.chunks_exact(row_bytes).enumerate() {
+                    put(fields, block, r, &row[b * unit..][..unit]);
+                }
             }
-        }
+        });
     }
     Ok(())
 }
@@ -106,17 +125,18 @@ pub fn deinterleave(
     dst: &mut [u8],
 ) -> Result<(), QuantError> {
     let row_bytes = check(encoding, rows, cols, src, dst)?;
-    let (fields, unit) = (fields(encoding), encoding.block_bytes());
     let strip_bytes = STRIP_ROWS * row_bytes;
-    let whole = if fields.is_empty() { 0 } else { rows / STRIP_ROWS * strip_bytes };
+    let whole = if fields(encoding).is_empty() { 0 } else { rows / STRIP_ROWS * strip_bytes };
     let (strips, rest) = dst.split_at_mut(whole);
     rest.copy_from_slice(&src[whole..]);
     for (dst, strip) in strips.chunks_exact_mut(strip_bytes).zip(src.chunks_exact(strip_bytes)) {
-        for (b, block) in strip.chunks_exact(STRIP_ROWS * unit).enumerate() {
-            for (r, row) in dst.chunks_exact_mut(row_bytes).enumerate() {
-                take(fields, block, r, &mut row[b * unit..][..unit]);
+        by_encoding!(encoding, |fields, unit| {
+            for (b, block) in strip.chunks_exact(STRIP_ROWS * unit).enumerate() {
+                for (r, row) in dst.chunks_exact_mut(row_bytes).enumerate() {
+                    take(fields, block, r, &mut row[b * unit..][..unit]);
+                }
             }
-        }
+        });
     }
     Ok(())
 }
@@ -181,21 +201,12 @@ pub(crate) fn gather(
     r: usize,
     out: &mut [u8],
 ) {
-    // Each arm with its own constants: the pieces become single moves.
-    macro_rules! each {
-        ($($encoding:ident $unit:literal)*) => {
-            match encoding {
-                $(Encoding::$encoding => {
-                    let blocks = strip.chunks_exact(STRIP_ROWS * $unit).skip(first);
-                    for (block, out) in blocks.zip(out[..n * $unit].chunks_exact_mut($unit)) {
-                        take(fields(Encoding::$encoding), block, r, out);
-                    }
-                })*
-                _ => unreachable!("BUG: {encoding} is never interleaved"),
-            }
-        };
-    }
-    each!(Q4_0 18 Q4_1 20 Q5_0 22 Q5_1 24 Q8_0 34 Q4_K 144 Q5_K 176 Q6_K 210);
+    by_encoding!(encoding, |fields, unit| {
+        let blocks = strip.chunks_exact(STRIP_ROWS * unit).skip(first);
+        for (block, out) in blocks.zip(out[..n * unit].chunks_exact_mut(unit)) {
+            take(fields, block, r, out);
+        }
+    });
 }
 
 /// Row `r` of an interleaved block.
@@ -218,6 +229,7 @@ fn take(fields: &[Field], block: &[u8], r: usize, out: &mut [u8]) {
 }
 
 /// The inverse of [`take`].
+#[inline(always)]
 fn put(fields: &[Field], block: &mut [u8], r: usize, row: &[u8]) {
     let mut base = 0;
     for field in fields {

@@ -1,6 +1,6 @@
 //! Manifests: made from names, resolved to compositions.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use slm_format::container::{Container, SectionKind};
 use slm_format::{Digest, Limits};
@@ -11,11 +11,13 @@ use slm_manifest::{
 use slm_overlay::{Adapter, BoundAdapter};
 use slm_store::{Blob as _, NameKind, NameRecord, Storage};
 
+use crate::budget::Budgets;
 use crate::composition::Composition;
 use crate::error::{ActivationError, ModelError, RuntimeError};
 use crate::load::Base;
+use crate::parallel::parallel_for;
 use crate::runtime::import::not_found;
-use crate::runtime::{Composed, Reference, Runtime, read_adapter};
+use crate::runtime::{Composed, Reference, Requires, Runtime, read_adapter};
 
 /// One adapter of a composition to be made: a name or an id, and a weight.
 pub type StackEntry<'a> = (&'a str, f32);
@@ -135,9 +137,19 @@ impl<S: Storage> Runtime<S> {
             return Err(ActivationError::PlanUnsupported.into());
         }
         let id = manifest.base_model_hash;
-        let base = self
-            .find_base(id, Some(manifest.tokenizer_id))?
-            .ok_or(ActivationError::BaseAbsent { base: id })?;
+        // The base and the adapters side by side, unless a budget wants to be asked before each.
+        let together = *self.budgets() == Budgets::UNLIMITED && self.engine.exec.n_workers() > 1;
+        let n_adapters = if together { manifest.adapters.len() } else { 0 };
+        let base = OnceLock::new();
+        let mut read = parallel_for(&*self.engine.exec, 1 + n_adapters, &|n| match n {
+            0 => {
+                let _ = base.set(self.find_base(id, Some(manifest.tokenizer_id)));
+                None
+            }
+            n => self.unbound_adapter(id, &manifest.adapters[n - 1]).transpose(),
+        });
+        let base = base.into_inner().expect("BUG: no base was looked for")?;
+        let base = base.ok_or(ActivationError::BaseAbsent { base: id })?;
         if base.tokenizer_id() != manifest.tokenizer_id {
             return Err(ActivationError::TokenizerMismatch {
                 expected: manifest.tokenizer_id,
@@ -148,8 +160,9 @@ impl<S: Storage> Runtime<S> {
         let quantization = quantization(&base);
         compare("quantization", &manifest.quantization, &quantization)?;
         let mut stack = Vec::new();
-        for entry in &manifest.adapters {
-            let adapter = self.bound_adapter(&base, entry)?;
+        for (n, entry) in manifest.adapters.iter().enumerate() {
+            let read = read.get_mut(1 + n).and_then(Option::take).transpose()?;
+            let adapter = self.bound_adapter(&base, entry, read)?;
             stack.push((entry.name.to_string(), adapter, entry.merge_weight));
         }
         Ok(Arc::new(Composition::new(base, stack)?))
@@ -227,10 +240,25 @@ impl<S: Storage> Runtime<S> {
         Ok(base)
     }
 
+    /// An adapter that is not resident, read but not yet held against a base.
+    fn unbound_adapter(
+        &self,
+        base: BaseId,
+        entry: &AdapterEntry,
+    ) -> Result<Option<(Adapter, Requires)>, RuntimeError> {
+        let resident = self.shared.resident.adapter(base, entry.adapter_id, entry.file_hash);
+        if resident.is_some() || !self.store.has_blob(entry.file_hash)? {
+            return Ok(None);
+        }
+        self.stored_adapter(entry.file_hash).map(Some)
+    }
+
+    /// `read` is the adapter where it was read already.
     fn bound_adapter(
         &self,
         base: &Arc<Base>,
         entry: &AdapterEntry,
+        read: Option<(Adapter, Requires)>,
     ) -> Result<Arc<BoundAdapter>, RuntimeError> {
         let absent = || ActivationError::AdapterAbsent {
             name: entry.name.to_string(),
@@ -246,7 +274,11 @@ impl<S: Storage> Runtime<S> {
             describe(entry, adapter.adapter())?;
             return Ok(adapter);
         }
-        let adapter = self.read_adapter(entry.file_hash, entry.name.as_str(), base)?;
+        let (adapter, requires) = match read {
+            Some(read) => read,
+            None => self.stored_adapter(entry.file_hash)?,
+        };
+        requires.check(entry.name.as_str(), base)?;
         if adapter.id() != entry.adapter_id {
             return Err(ActivationError::AdapterMismatch {
                 name: entry.name.to_string(),
@@ -268,13 +300,26 @@ impl<S: Storage> Runtime<S> {
         name: &str,
         base: &Base,
     ) -> Result<Adapter, RuntimeError> {
-        let bytes = self.store.verified_blob(blob)?;
-        // The factors, and their copy in the order that kernels read.
-        self.shared.check_room(0, 2 * (*bytes).as_ref().len() as u64)?;
-        let container = Container::open((*bytes).as_ref(), &self.limits)?;
-        let (adapter, requires) = read_adapter(&container, &self.limits)?;
+        let (adapter, requires) = self.stored_adapter(blob)?;
         requires.check(name, base)?;
         Ok(adapter)
+    }
+
+    /// Reads a stored adapter. Its sections are compared with their hashes; the identity that callers compare is computed from the factors in
+    /// memory.
+    fn stored_adapter(&self, blob: Digest) -> Result<(Adapter, Requires), RuntimeError> {
+        let bytes = self.store.blob(blob)?;
+        // The factors, and their copy in the order that kernels read.
+        self.shared.check_room(0, 2 * (*bytes).as_ref().len() as u64)?;
+        let container = Container::open((*bytes).as_ref(), &self.limits);
+        let read = container
+            .map_err(RuntimeError::from)
+            .and_then(|container| read_adapter(&container, &self.limits));
+        if read.is_err() {
+            // As for a base: it was fit for import.
+            self.store.verify_blob(blob)?;
+        }
+        read
     }
 
     /// The base that the adapter of this name or id is bound to.
