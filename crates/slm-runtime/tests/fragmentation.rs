@@ -42,9 +42,10 @@ fn switches_do_not_fragment_memory() {
     let mut go = |n: usize| {
         let mut changed = 0;
         for at in 0..n {
-            // In memory a log is copied for each record; a long one would be all that is measured.
+            // In memory a log is copied for each record, and a generation is left for each switch: they would be all that is measured.
             if at % 200 == 0 {
                 storage.delete(LOG);
+                runtime.gc(10, NOW).expect("a sweep");
             }
             let name = STACKS[choices.below(STACKS.len())].0;
             let reference = Reference::Text(name.to_owned());

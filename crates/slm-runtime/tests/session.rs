@@ -9,9 +9,9 @@ use common::{Bits, TOKENS, bits, code, composition, open, session, tiny, to_bits
 use slm_golden::TINY_Q8_0;
 use slm_manifest::{Activations, ExecutionProfile, KvType};
 use slm_quant::Kernels;
-use slm_runtime::Session;
 use slm_runtime::generate::{GenerateOptions, Stop, generate};
 use slm_runtime::sample::Sampling;
+use slm_runtime::{Engine, Session};
 
 const DEFAULT: ExecutionProfile = ExecutionProfile::DEFAULT;
 
@@ -247,10 +247,13 @@ fn what_changes_bits_makes_another_execution() {
     let profiles = [
         DEFAULT,
         ExecutionProfile { kv: KvType::F32, ..DEFAULT },
-        ExecutionProfile { activations: Activations::F32, ..DEFAULT },
         ExecutionProfile::ORACLE,
         theta(20_000.0),
     ];
+    // f32 activations have an f32 cache.
+    let oracle_in_f16 = ExecutionProfile { activations: Activations::F32, ..DEFAULT };
+    let refused = Session::new(composition(&tiny(), &[]), oracle_in_f16, Engine::inline());
+    assert_eq!(code(refused.map(|_| ())), "profile-contradicts");
     let mut seen: Vec<(slm_manifest::ExecutionId, Bits)> = Vec::new();
     for stack in [&[][..], &[("kjv", 1.0)]] {
         let composition = composition(&tiny(), stack);

@@ -28,6 +28,7 @@ on_both_media!(
     the_same_adapter_twice_is_refused,
     a_restart_finds_what_was_active,
     random_steps_follow_the_model,
+    a_clock_that_goes_backwards_breaks_nothing,
 );
 
 fn activate<S: Storage>(runtime: &Runtime<S>, name: &str) -> Activation {
@@ -158,6 +159,31 @@ fn rollback_walks_the_parents<S: Medium>(storage: S) {
     assert_eq!(again.composition, way[2].0.composition);
     assert!(again.generation > way[2].0.generation);
     assert_eq!(runtime.rollback(NOW).expect("a parent").composition, way[0].0.composition);
+}
+
+fn a_clock_that_goes_backwards_breaks_nothing<S: Medium>(storage: S) {
+    const YEARS: [&str; 4] = [
+        "2026-07-21T00:00:00Z",
+        "1999-12-31T23:59:59Z",
+        "2038-01-19T03:14:08Z",
+        "1970-01-01T00:00:00Z",
+    ];
+    let (runtime, _) = stocked(storage);
+    compose(&runtime, "a", &[("kjv", 1.0)]);
+    let mut generations = Vec::new();
+    for (name, year) in ["bare", "a", "bare", "a"].into_iter().zip(YEARS) {
+        let reference = Reference::Text(name.to_owned());
+        let activation = runtime.activate_composition(&reference, year).expect("an activation");
+        generations.push(activation.generation);
+    }
+    assert!(generations.is_sorted_by(|a, b| a < b), "{generations:?}");
+    let history = runtime.history().expect("a history");
+    let times: Vec<&str> = history.iter().map(|entry| entry.time.as_str()).collect();
+    assert_eq!(times, [YEARS[3], YEARS[2], YEARS[1], YEARS[0]], "newest first, whatever it says");
+    assert_eq!(runtime.rollback(YEARS[1]).expect("a parent").generation, generations[2]);
+    let records = runtime.store().audit().expect("the chain holds").records;
+    assert!(records.iter().map(|record| record.sequence).is_sorted_by(|a, b| a < b));
+    assert!(runtime.verify(true).is_clean(), "{:?}", runtime.verify(true));
 }
 
 fn what_is_active_already_changes_nothing<S: Medium>(storage: S) {

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{code, composition, engine, tiny, to_bits};
-use slm_manifest::{Activations, ExecutionProfile, KvType};
+use slm_manifest::{ExecutionProfile, KvType};
 use slm_quant::Tier;
 use slm_runtime::{Composition, Engine, Session, Step};
 
@@ -80,7 +80,7 @@ fn sessions_that_cannot_be_one_pass_are_refused_and_stay_where_they_were() {
         let composition = composition(&tiny(), &[("kjv", 1.0)]);
         Session::new(composition, profile, engine.clone()).expect("a session")
     };
-    let other = ExecutionProfile { activations: Activations::F32, ..DEFAULT };
+    let other = ExecutionProfile::ORACLE;
     let short = ExecutionProfile { context_length: Some(3), ..DEFAULT };
     for (profile, second, refusal) in [
         (DEFAULT, vec![3, 4], None),

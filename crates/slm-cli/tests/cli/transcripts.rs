@@ -256,6 +256,51 @@ fn commands_that_cannot_be() {
 }
 
 #[test]
+fn what_the_policy_refuses() {
+    let place = Place::with_active();
+    let mut transcript = Transcript::new(&place);
+    for component in ["base", "adapters", "kv", "scratch", "total"] {
+        place.write("store/policy.toml", format!("budget = {{ {component}_bytes = 1000 }}\n"));
+        let args: &[&str] = match component {
+            "kv" | "scratch" => &["run", "x", "--composition", "kjv", "--threads", "1"],
+            _ => &["activate", "kjv"],
+        };
+        transcript.refused(5, args);
+    }
+    place.write("store/policy.toml", "budget = { gold_bytes = 1 }\n");
+    transcript.refused(3, &["activate", "kjv"]);
+    std::fs::remove_file(place.store().join("policy.toml")).expect("it is removed");
+
+    place.json(["activate", "kjv"]);
+    place.json(["key", "new", "alice"]);
+    place.json(["key", "new", "bob"]);
+    place.json(["trust", "add", "alice", "alice.pub"]);
+    place.json(["trust", "policy", "signed"]);
+    transcript.refused(3, &["activate", "python"]);
+    transcript.refused(3, &["rollback"]);
+    transcript.refused(3, &["deactivate", "kjv"]);
+    place.json(["sign", "python", "--key", "bob.key"]);
+    transcript.refused(3, &["activate", "python"]);
+    place.json(["sign", "python", "--key", "alice.key"]);
+    assert_eq!(transcript.run(&["activate", "python"]).exit, 0);
+    insta::assert_snapshot!(transcript.finish());
+}
+
+#[test]
+fn hostile_binaries() {
+    let place = Place::with_active();
+    let mut transcript = Transcript::new(&place);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../slm-overlay/tests/data");
+    for file in files_of(&data.join("lora-binary-hostile")) {
+        if !file.contains("_ok") && !file.ends_with(".json") {
+            let import = ["adapter", "import", &file, "--name", "x", "--base", "tiny"];
+            transcript.refused(3, &import);
+        }
+    }
+    insta::assert_snapshot!(transcript.finish());
+}
+
+#[test]
 fn damage_and_no_parent() {
     let place = Place::with_active();
     let mut transcript = Transcript::new(&place);

@@ -134,6 +134,6 @@ mod tests {
     fn what_overflows_is_more_than_any_budget() {
         assert_eq!(base_bytes(u64::MAX, 32), u64::MAX);
         assert_eq!(low_rank_bytes(u64::MAX, u64::MAX, 1, 4), u64::MAX);
-        assert_eq!(low_rank_bytes(1 << 40, 1 << 20, 1 << 20, 4), u64::MAX);
+        assert_eq!(low_rank_bytes(1 << 41, 1 << 20, 1 << 20, 4), u64::MAX);
     }
 }
