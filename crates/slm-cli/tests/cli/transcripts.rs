@@ -79,8 +79,12 @@ fn without_chance(word: &str) -> String {
         let (part, rest) = part.split_at(end.unwrap_or(part.len()));
         let is_time =
             part.len() > 10 && part.as_bytes().get(4) == Some(&b'-') && part.contains('T');
+        let is_key = part.len() == 16
+            && part.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b));
         if is_hex(part) {
             shown.push_str("HEX");
+        } else if is_key {
+            shown.push_str("KEY");
         } else if is_time {
             shown.push_str("TIME");
         } else {
