@@ -104,6 +104,33 @@ fn all_three_ways_ask_for_the_same_trust() {
 }
 
 #[test]
+fn a_damaged_signature_takes_nothing_from_a_good_one() {
+    let storage = MemStorage::new();
+    let (free, _) = stocked(storage.clone());
+    let manifest = compose(&free, "k", &[("kjv", 1.0)]).manifest;
+    let stranger = SecretKey::from_random([9; 40]).expect("a key");
+    sign(&free, &manifest, &alice());
+    let of_alice = free.signatures_of(manifest.digest()).expect("signatures")[0].0;
+    sign(&free, &manifest, &stranger);
+    let all = free.signatures_of(manifest.digest()).expect("signatures");
+    assert_eq!(all.len(), 2);
+    let damage = |wanted: &dyn Fn(Digest) -> bool| {
+        for (digest, bytes) in all.iter().filter(|signature| wanted(signature.0)) {
+            let mut bent = bytes.clone();
+            let last = bent.len() - 3;
+            bent[last] ^= 1;
+            let path = digest.to_string().replace("sha256:", "blobs/sha256/");
+            storage.insert(&path, &bent);
+        }
+    };
+    damage(&|digest| digest != of_alice);
+    let strict = under(&storage, SIGNED, &[&alice()]);
+    assert!(strict.activate_composition(&text("k"), NOW).expect("alice's holds").changed);
+    damage(&|digest| digest == of_alice);
+    assert_eq!(code(strict.activate_composition(&text("k"), NOW)), "unsigned");
+}
+
+#[test]
 fn the_bare_base_has_a_rule_of_its_own() {
     let storage = MemStorage::new();
     let (free, _) = stocked(storage.clone());

@@ -12,7 +12,7 @@ use crate::run;
 const CHUNKS: [usize; 3] = [1, 5, 1000];
 
 /// Activations and cache, as the command line spells them.
-const MODES: [(&str, &str); 4] = [("int8", "f16"), ("int8", "f32"), ("f32", "f16"), ("f32", "f32")];
+const MODES: [(&str, &str); 3] = [("int8", "f16"), ("int8", "f32"), ("f32", "f32")];
 
 /// A model with adapters, and what to run on it.
 #[derive(Debug)]

@@ -58,8 +58,8 @@ impl<S: Storage> Runtime<S> {
         for digest in self.store.blobs()? {
             let blob = match self.store.blob(digest) {
                 Ok(blob) => blob,
-                // Gone since the listing.
-                Err(StoreError::NotFound { .. }) => continue,
+                // Gone since the listing, or no blob at all.
+                Err(StoreError::NotFound { .. } | StoreError::Symlink { .. }) => continue,
                 Err(error) => return Err(error),
             };
             let bytes: &[u8] = (*blob).as_ref();

@@ -16,14 +16,14 @@ impl<S: Storage> Runtime<S> {
     /// Looks at the first bytes of every blob: time grows with the number of blobs, not with their size.
     ///
     /// # Errors
-    /// A damaged signature; what the storage says.
+    /// What the storage says. A signature that is damaged is passed over.
     pub fn signatures_of(&self, document: Digest) -> Result<Vec<(Digest, Vec<u8>)>, StoreError> {
         let mut signatures = Vec::new();
         for digest in self.store.blobs()? {
             let blob = match self.store.blob(digest) {
                 Ok(blob) => blob,
-                // Gone since the listing.
-                Err(StoreError::NotFound { .. }) => continue,
+                // Gone since the listing, or no blob at all: `verify` tells of it.
+                Err(StoreError::NotFound { .. } | StoreError::Symlink { .. }) => continue,
                 Err(error) => return Err(error),
             };
             let bytes = (*blob).as_ref();
@@ -31,8 +31,12 @@ impl<S: Storage> Runtime<S> {
                 continue;
             }
             if SignedDocument::claimed_by(bytes).is_some_and(|claimed| claimed.digest == document) {
-                let blob = self.store.verified_blob(digest)?;
-                signatures.push((digest, (*blob).as_ref().to_vec()));
+                match self.store.verified_blob(digest) {
+                    Ok(blob) => signatures.push((digest, (*blob).as_ref().to_vec())),
+                    // Signs nothing any more, and takes nothing from the others: `verify` tells of it.
+                    Err(StoreError::BlobDamaged { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(signatures)
