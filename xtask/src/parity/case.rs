@@ -180,7 +180,7 @@ mod tests {
     fn the_tiny_cases_cover_what_they_should() {
         let cases = tiny().expect("the golden vectors").cases;
         let count = |is: &dyn Fn(&&Case) -> bool| cases.iter().filter(is).count();
-        assert_eq!(cases.len(), 4 * 4 * (3 + 1 + 1));
+        assert_eq!(cases.len(), MODES.len() * 4 * (3 + 1 + 1));
         assert_eq!(count(&|case| case.golden.is_some()), 2 * 4 * (3 + 1));
         for n_adapters in 0..3 {
             for mode in MODES {
