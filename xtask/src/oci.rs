@@ -176,7 +176,7 @@ impl Registry {
             .port();
         let config = place.path("registry.yml");
         let text = format!(
-            "version: 0.1\nlog: {{ level: fatal }}\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{port}\n",
+            "version: 0.1\nlog: {{ level: error }}\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{port}\n",
             place.path("registry")
         );
         std::fs::write(&config, text).map_err(|error| problem(&config, error))?;
