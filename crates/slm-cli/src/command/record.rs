@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use slm_format::Digest;
 use slm_manifest::evaluation::{Environment, Evaluator, Measure, PromptPolicy};
 use slm_manifest::{CompositionId, EvaluationRecord, RawEvaluationRecord};
+use slm_runtime::error::ActivationError;
 use slm_runtime::eval::Perplexity;
-use slm_runtime::runtime::Reference;
-use slm_runtime::{Runtime, Session};
+use slm_runtime::{Runtime, RuntimeError, Session};
 use slm_store::Storage;
 
 use crate::error::CliError;
@@ -34,15 +34,20 @@ pub(crate) fn perplexity<S: Storage>(
     result: &Perplexity,
 ) -> Result<Digest, CliError> {
     let manifest = match measured.composition {
-        None => runtime.status()?.manifest_digest,
-        Some(what) => match reference(runtime, what)? {
-            Reference::Manifest(document) => {
-                slm_manifest::Manifest::parse(&document, &crate::world::LIMITS)?.digest()
-            }
-            text @ Reference::Text(_) => runtime.manifest_by_reference(&text)?.digest(),
-        },
+        None => runtime.status()?.manifest,
+        Some(what) => runtime.manifest_by_reference(&reference(runtime, what)?)?,
     };
     let composition = measured.session.composition();
+    // The measurement took its time, and another process may have switched.
+    if manifest.composition_id() != composition.id() {
+        let (found, expected) = (manifest.composition_id(), composition.id());
+        let error = ActivationError::ManifestContradicts {
+            field: "composition".to_owned(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        };
+        return Err(RuntimeError::from(error).into());
+    }
     let measure = Measure {
         value: result.perplexity,
         low: Some(result.low),
@@ -54,7 +59,7 @@ pub(crate) fn perplexity<S: Storage>(
         composition: composition.id(),
         execution: measured.session.execution_id(),
         base: composition.base_id(),
-        manifest: Some(manifest),
+        manifest: Some(manifest.digest()),
         timestamp_utc: now(),
         // Nothing is generated.
         sampling: None,
