@@ -68,9 +68,20 @@ impl OutFile {
         if let Target::Temporary(temporary) = self.target {
             temporary.as_file().sync_all().map_err(io)?;
             let place = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-            temporary.persist(place).map_err(|error| io(error.error))?;
+            temporary.persist(&place).map_err(|error| io(error.error))?;
+            sync_folder(&place).map_err(io)?;
         }
         Ok(())
+    }
+}
+
+/// Syncs the entry of a file in its folder, where the system has such a thing.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if cfg!(unix) && !folder.as_os_str().is_empty() => {
+            File::open(folder)?.sync_all()
+        }
+        _ => Ok(()),
     }
 }
 

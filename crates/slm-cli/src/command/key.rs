@@ -33,7 +33,11 @@ pub(crate) fn new(
         (folder.join(format!("{name}.pub")), folder.join(format!("{name}.key")));
     // The secret half first: a public key whose secret half could not be written is of no use to anybody.
     write_new(&secret_path, secret_text.as_bytes(), true)?;
-    write_new(&public_path, secret.public_key().to_file().as_bytes(), false)?;
+    if let Err(error) = write_new(&public_path, secret.public_key().to_file().as_bytes(), false) {
+        // Half a pair would stand in the way of the next try; the first error is what the caller must hear.
+        let _ = std::fs::remove_file(&secret_path);
+        return Err(error);
+    }
     let object = json!({
         "name": name.as_str(),
         "key": secret.id().to_string(),
