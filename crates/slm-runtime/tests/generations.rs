@@ -272,27 +272,24 @@ fn alone(steps: usize) -> Vec<(CompositionId, Vec<blake3::Hash>)> {
         .map(|(_, stack)| {
             let composition = composition(&tiny(), stack);
             let mut session = session(&composition, ExecutionProfile::DEFAULT);
-            (composition.id(), hashes(&mut session, steps, &|| true))
+            (composition.id(), hashes(&mut session, steps))
         })
         .collect()
 }
 
 /// Takes the prompt and then the likeliest token, again and again; a hash of each step's logits.
-fn hashes(
-    session: &mut slm_runtime::Session,
-    steps: usize,
-    may_run: &dyn Fn() -> bool,
-) -> Vec<blake3::Hash> {
+fn hashes(session: &mut slm_runtime::Session, steps: usize) -> Vec<blake3::Hash> {
     let mut next = TOKENS.to_vec();
-    let mut hashes = Vec::new();
-    while hashes.len() < steps && may_run() {
-        let logits = session.advance(&next, 64).expect("a pass");
-        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("logits");
-        next = vec![best.0 as u32];
-        let bytes: Vec<u8> = to_bits(&logits).iter().flat_map(|bits| bits.to_le_bytes()).collect();
-        hashes.push(blake3::hash(&bytes));
-    }
-    hashes
+    (0..steps).map(|_| step(session, &mut next)).collect()
+}
+
+/// One pass over `next`, which becomes the best token after it; the hash of its logits.
+fn step(session: &mut slm_runtime::Session, next: &mut Vec<u32>) -> blake3::Hash {
+    let logits = session.advance(next, 64).expect("a pass");
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("logits");
+    *next = vec![best.0 as u32];
+    let bytes: Vec<u8> = to_bits(&logits).iter().flat_map(|bits| bits.to_le_bytes()).collect();
+    blake3::hash(&bytes)
 }
 
 /// Eight threads generate while another switches: no step's logits are of any other composition than the one that the generation began with.
@@ -324,9 +321,10 @@ fn stress(policy: DuringGeneration) {
                     let id = generation.composition().id();
                     let (_, steps) =
                         expected.iter().find(|entry| entry.0 == id).expect("one of the stacks");
-                    let mut session =
-                        common::session(generation.composition(), ExecutionProfile::DEFAULT);
-                    let found = hashes(&mut session, STEPS, &|| !generation.has_ended());
+                    let (mut next, mut found) = (TOKENS.to_vec(), Vec::new());
+                    while found.len() < STEPS && !generation.has_ended() {
+                        found.push(step(generation.session(), &mut next));
+                    }
                     assert_eq!(found[..], steps[..found.len()], "a mixed composition");
                     assert_eq!(generation.session().composition().id(), id);
                     let counter = if found.len() == STEPS { &whole } else { &ended };

@@ -19,7 +19,7 @@ pub(super) fn check(store: &Store) -> Outcome {
     damage(store)?;
     second_writer(store)?;
     bad_paths(store)?;
-    clock(store)
+    log(store)
 }
 
 /// What must come of a command: the code and the exit status. The store's files stay as they are.
@@ -180,8 +180,8 @@ fn bad_paths(store: &Store) -> Outcome {
     Ok(())
 }
 
-/// The log's order is that of its numbers; a clock that goes backwards breaks nothing.
-fn clock(store: &Store) -> Outcome {
+/// After all of it the log is one chain.
+fn log(store: &Store) -> Outcome {
     let audit = store.ok(&["audit"])?;
     let records = audit["records"].as_array().map_or(0, Vec::len);
     println!("faults: the log has {records} records, and its chain holds");

@@ -36,8 +36,6 @@ pub enum Operation {
     Deactivate,
     /// Remove what nothing needs.
     Gc,
-    /// Write a package.
-    Pack,
     /// Bring in a package.
     Unpack,
     /// Sign something stored.
