@@ -61,6 +61,10 @@ impl Command {
                 import(store, lock, NameKind::Adapter, "adapter", b"another").map(|_| ())
             }
             Command::Compose => {
+                // Another process may have removed a name and collected since: what a manifest names is stored under the same lock.
+                for bytes in [[0; 100], [1; 100]] {
+                    store.put_bytes(lock, &bytes)?;
+                }
                 let bytes = manifest(b"base", &[&[0; 100], &[1; 100]]).to_canonical_json();
                 import(store, lock, NameKind::Composition, "new", &bytes).map(|_| ())
             }
