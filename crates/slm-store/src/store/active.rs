@@ -11,7 +11,7 @@ use crate::record::Generation;
 use crate::slot::{SlotFault, SlotRecord, Slots};
 use crate::storage::{Access, Storage};
 
-/// How often a reader looks again at a slot that seems damaged: without the lock, it may have met a commit half-way.
+/// How often a reader looks at slots that seem damaged, or at a generation that is gone: without the lock, it may have met a writer half-way.
 const LOOKS: usize = 3;
 
 /// The active generation.
@@ -34,12 +34,27 @@ impl<S: Storage> Store<S> {
     /// [`StoreError::SlotDamaged`] where neither slot can be used, [`StoreError::SlotContradicts`] where the slot and the generation
     /// differ; otherwise as [`Store::generation`].
     pub fn active(&self) -> Result<Option<Active>, StoreError> {
-        let slots = self.slots()?;
+        let mut slots = self.slots()?;
+        let mut looks = 1;
+        let record = loop {
+            let SlotRecord { sequence, generation, .. } = slots.current;
+            if sequence == 0 {
+                return Ok(None);
+            }
+            match self.generation(generation) {
+                Ok(record) => break record,
+                // Without the lock, a commit and a collection may have passed between the two reads; then the slots say so.
+                Err(StoreError::NotFound { .. }) if looks < LOOKS => {
+                    looks += 1;
+                    let before = std::mem::replace(&mut slots, self.slots()?);
+                    if before.current == slots.current {
+                        return Err(StoreError::BlobMissing { digest: generation });
+                    }
+                }
+                Err(error) => return Err(error.missing_is_damage()),
+            }
+        };
         let SlotRecord { sequence, generation, manifest, composition } = slots.current;
-        if sequence == 0 {
-            return Ok(None);
-        }
-        let record = self.generation(generation).map_err(StoreError::missing_is_damage)?;
         for (field, same) in [
             ("manifest", record.manifest == manifest),
             ("composition", record.composition == composition),
