@@ -1,7 +1,7 @@
 //! Bytes to checked views.
 //!
 //! This crate turns untrusted bytes into values that need no further checks: the [`Digest`] type, the [`Limits`] every decode
-//! travels with, the bounded [`Reader`], block geometry of tensor encodings ([`Encoding`]), and readers of GGUF, safetensors and the
+//! travels with, the bounded [`Reader`], block geometry of tensor encodings ([`Encoding`]), and readers of GGUF, safetensors, SLM1 and the
 //! `.slm` container.
 //!
 //! It does not know models, arithmetic on weights, or paths: input is `&[u8]`.
@@ -18,6 +18,7 @@ pub mod container;
 pub mod error;
 pub mod gguf;
 pub mod safetensors;
+pub mod slm1;
 
 mod digest;
 mod encoding;
