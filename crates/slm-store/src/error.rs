@@ -8,6 +8,7 @@ use slm_manifest::{BaseId, CompositionId, Name};
 use crate::audit::LogProblem;
 use crate::record::NameKind;
 use crate::slot::SlotFault;
+use crate::store::Place;
 
 /// An operation on a store that failed. Paths are relative to the store. Nothing was changed, unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +94,30 @@ pub enum StoreError {
         name: Name,
         /// What is wrong.
         problem: String,
+    },
+    /// The journal of names that are given at once cannot be read.
+    #[error("the journal of names is damaged: {problem}")]
+    JournalDamaged {
+        /// What is wrong.
+        problem: String,
+    },
+    /// What must be looked through to know what is needed cannot be read, so that `gc` removes nothing.
+    #[error("{place} hides what is needed, and nothing was removed: {error}")]
+    Hidden {
+        /// A name, a generation or a manifest.
+        place: Place,
+        /// What is wrong with it.
+        error: Box<StoreError>,
+    },
+    /// A document is longer than the store keeps.
+    #[error("{what} is {found} bytes long, the limit is {limit}")]
+    TooLong {
+        /// What it is.
+        what: &'static str,
+        /// Bytes found.
+        found: u64,
+        /// Bytes allowed.
+        limit: u64,
     },
     /// A blob that should hold a generation holds something else.
     #[error("blob {digest} is not a generation: {problem}")]
@@ -203,7 +228,9 @@ impl Coded for StoreError {
             StoreError::SlotDamaged { .. }
             | StoreError::SlotUnusable { .. }
             | StoreError::SlotContradicts { .. } => "slot-damaged",
-            StoreError::NameDamaged { .. } => "name-damaged",
+            StoreError::NameDamaged { .. } | StoreError::JournalDamaged { .. } => "name-damaged",
+            StoreError::Hidden { error, .. } => error.code(),
+            StoreError::TooLong { .. } => "limit-exceeded",
             StoreError::NotAGeneration { .. } => "not-a-generation",
             StoreError::NotAManifest { .. } => "not-a-manifest",
             StoreError::LogDamaged { .. } | StoreError::LogContradicts { .. } => "log-damaged",
@@ -227,15 +254,18 @@ impl Coded for StoreError {
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
             | StoreError::NameDamaged { .. }
+            | StoreError::JournalDamaged { .. }
+            | StoreError::Symlink { .. }
             | StoreError::LogDamaged { .. }
             | StoreError::LogContradicts { .. } => ErrorClass::Damaged,
             StoreError::Io { .. } | StoreError::Source { .. } => ErrorClass::Io,
+            StoreError::Hidden { error, .. } => error.class(),
             StoreError::NameTaken { .. }
             | StoreError::NotAGeneration { .. }
             | StoreError::NotAManifest { .. }
             | StoreError::BadTime { .. }
             | StoreError::BadNumber { .. }
-            | StoreError::Symlink { .. }
+            | StoreError::TooLong { .. }
             | StoreError::Version { .. } => ErrorClass::Refused,
         }
     }
@@ -249,6 +279,18 @@ impl Coded for StoreError {
             }
             StoreError::LogDamaged { .. } => {
                 "keep the file as evidence under another name; a new log begins with the next change"
+            }
+            StoreError::NameDamaged { kind, name, .. } => {
+                return Some(format!(
+                    "give the name anew with --replace, or take it away: remove the {kind} name {name}"
+                ));
+            }
+            StoreError::JournalDamaged { .. } => {
+                "keep names.journal as evidence under another name: the names are then as they were before it"
+            }
+            StoreError::Hidden { place, error } => return place.way_out().or_else(|| error.hint()),
+            StoreError::Symlink { .. } => {
+                "put the file itself where the link is, or remove the link and import again"
             }
             StoreError::Io { kind: io::ErrorKind::StorageFull, .. } => {
                 "make room on the disk; the store is as it was"

@@ -12,6 +12,8 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const BLOBS: &str = "blobs/sha256";
 pub(crate) const TMP: &str = "tmp";
 pub(crate) const AUDIT: &str = "audit.log";
+pub(crate) const POLICY: &str = "policy.toml";
+pub(crate) const JOURNAL: &str = "names.journal";
 /// Every folder, each after the one it is in.
 pub(crate) const FOLDERS: [&str; 7] =
     ["tmp", "blobs", BLOBS, "names", "names/base", "names/adapter", "names/composition"];

@@ -32,6 +32,8 @@
 //! | `blobs/sha256/<hex>` | a blob, read-only, named by its digest |
 //! | `names/base/<name>`, `names/adapter/<name>`, `names/composition/<name>` | [`NameRecord`] as one line of JSON |
 //! | `active.a`, `active.b` | the two slots, see [`SlotRecord`] |
+//! | `names.journal` | several names that are given at once, until each is in its own file |
+//! | `policy.toml` | the local policy, which the store keeps and does not read |
 //! | `audit.log` | one [`AuditRecord`] a line, each with the digest of the one before |
 //! | `tmp/<n>` | files being written; emptied by the next holder of the lock |
 //!
@@ -59,8 +61,9 @@ pub use record::{Generation, NameKind, NameRecord};
 pub use slot::{SlotFault, SlotProblem, SlotRecord};
 pub use storage::{Access, Blob, Storage, StorageFile};
 pub use store::{
-    Active, AuditReport, Change, Committed, Finding, GcOptions, GcReport, Intent, Lease, NameEntry,
-    Needs, Pending, Place, Staged, Store, VerifyReport, WriteLock,
+    Active, AuditReport, Change, Committed, Finding, GcOptions, GcReport, Intent, Lease,
+    MAX_POLICY, NameChange, NameEntry, Needs, Pending, Place, Staged, Store, VerifyReport,
+    WriteLock,
 };
 
 /// The README, so that its example runs.

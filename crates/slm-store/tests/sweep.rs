@@ -103,6 +103,9 @@ fn a_power_cut_in_the_command_after_a_kill() {
         (Command::Gc, Command::Activate),
         (Command::RemoveName, Command::Gc),
         (Command::Record, Command::Record),
+        (Command::SetNames, Command::Gc),
+        (Command::SetNames, Command::ReplaceName),
+        (Command::SetPolicy, Command::Activate),
     ] {
         let (old, _, steps) = whole(command, &before);
         for at in 0..steps {
@@ -151,7 +154,13 @@ fn a_power_cut_in_the_command_after_a_kill() {
 fn a_power_cut_in_the_recovery() {
     let before = prepared();
     let mut cases = 0;
-    for command in [Command::Activate, Command::ReplaceName, Command::Gc] {
+    for command in [
+        Command::Activate,
+        Command::ReplaceName,
+        Command::Gc,
+        Command::SetNames,
+        Command::SetPolicy,
+    ] {
         let (old, new, steps) = whole(command, &before);
         for at in 0..steps {
             let storage = CrashStorage::holding(&before);

@@ -129,6 +129,9 @@ pub struct AuditRecord {
     /// What a recovery found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
+    /// The digest of the policy that is to be in force.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy: Option<Digest>,
     /// 1, 2, 3 and so on. This is the order of records; times may go back.
     pub sequence: u64,
     /// How far it had come.
@@ -157,6 +160,7 @@ impl AuditRecord {
             name: None,
             operation,
             outcome: None,
+            policy: None,
             sequence: 0,
             stage,
             time: time.to_owned(),

@@ -102,6 +102,11 @@ impl CrashStorage {
         self.state().medium.images(limit)
     }
 
+    /// How many combinations of unsynced changes there are; `None` for more than a `usize` counts.
+    pub fn possible_images(&self) -> Option<usize> {
+        self.state().medium.possible_images()
+    }
+
     // No code panics while it holds the mutex, but for a call that breaks the rules of a medium.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

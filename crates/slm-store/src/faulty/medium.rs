@@ -150,28 +150,7 @@ impl Medium {
     /// What a power cut may leave: every combination of unsynced changes if there are at most `limit`, else a sample of `limit` that has
     /// the extremes, each change alone, and all but each.
     pub(super) fn images(&self, limit: usize) -> Vec<Image> {
-        // One number for each entry and each file that was changed: which of its possible states it has. 0 is the synced one, the last the
-        // newest.
-        let entries: Vec<(&String, Vec<Option<Node>>)> = self
-            .unsynced
-            .iter()
-            .map(|(path, later)| {
-                let mut states = vec![self.synced.get(path).copied()];
-                for state in later {
-                    if states.last() != Some(state) {
-                        states.push(*state);
-                    }
-                }
-                (path, states)
-            })
-            .collect();
-        let contents: Vec<(usize, Vec<ContentState>)> = self
-            .contents
-            .iter()
-            .enumerate()
-            .filter(|(_, content)| !content.unsynced.is_empty())
-            .map(|(at, content)| (at, content.states()))
-            .collect();
+        let (entries, contents) = (self.entry_states(), self.content_states());
         let sizes: Vec<usize> = entries
             .iter()
             .map(|(_, states)| states.len())
@@ -206,6 +185,34 @@ impl Medium {
             images.push(Image { what, files });
         }
         images
+    }
+
+    /// How many combinations [`Medium::images`] chooses from.
+    pub(super) fn possible_images(&self) -> Option<usize> {
+        let entries = self.entry_states().into_iter().map(|(_, states)| states.len());
+        let contents = self.content_states().into_iter().map(|(_, states)| states.len());
+        entries.chain(contents).try_fold(1usize, |product, size| product.checked_mul(size))
+    }
+
+    /// What each entry may be that was changed: 0 is the synced state, the last the newest.
+    fn entry_states(&self) -> Vec<(&String, Vec<Option<Node>>)> {
+        let states = |(path, later): (_, &Vec<Option<Node>>)| {
+            let mut states = vec![self.synced.get(path).copied()];
+            for state in later {
+                if states.last() != Some(state) {
+                    states.push(*state);
+                }
+            }
+            (path, states)
+        };
+        self.unsynced.iter().map(states).collect()
+    }
+
+    /// The same for each file whose bytes were changed.
+    fn content_states(&self) -> Vec<(usize, Vec<ContentState>)> {
+        let changed = self.contents.iter().enumerate();
+        let changed = changed.filter(|(_, content)| !content.unsynced.is_empty());
+        changed.map(|(at, content)| (at, content.states())).collect()
     }
 
     pub(super) fn file(&self, path: &str) -> Option<&Content> {

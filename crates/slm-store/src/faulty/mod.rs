@@ -3,7 +3,11 @@
 mod crashing;
 mod failing;
 mod medium;
+#[cfg(feature = "fs")]
+mod strace;
 
 pub use crashing::{CrashFile, CrashLease, CrashLock, CrashStorage};
 pub use failing::{FailingFile, FailingStorage, Failure};
 pub use medium::{Event, Image};
+#[cfg(feature = "fs")]
+pub use strace::{TRACED_CALLS, traced_steps};

@@ -8,7 +8,7 @@ use super::{Change, Intent, Store, WriteLock};
 use crate::audit::Operation;
 use crate::error::StoreError;
 use crate::layout;
-use crate::record::{Generation, NameKind};
+use crate::record::{Generation, NameKind, NameRecord};
 use crate::storage::Storage;
 
 /// What [`Store::gc`] keeps, and what it tells the log.
@@ -70,7 +70,7 @@ impl<S: Storage> Store<S> {
     ///
     /// # Errors
     /// [`StoreError::BadTime`]; [`StoreError::LogDamaged`]. Where a needed name, generation or manifest is damaged, or the active
-    /// generation is missing, so that it is not known what it needs, its error, and nothing is removed. [`StoreError::Io`], after some
+    /// generation is missing, so that it is not known what it needs, [`StoreError::Hidden`] with the name or the digest, and nothing is removed. [`StoreError::Io`], after some
     /// may have been removed.
     ///
     /// # Panics
@@ -164,7 +164,11 @@ impl<S: Storage> Store<S> {
             (Place::Active, error) => Err(error),
             // Any other thing that is not there cannot be kept, and needs nothing.
             (_, StoreError::BlobMissing { .. } | StoreError::BaseMissing { .. }) => Ok(()),
-            (_, error) => Err(error),
+            (_, error @ StoreError::Io { .. }) => Err(error),
+            (place, error) => {
+                let place = self.named(place);
+                Err(StoreError::Hidden { place, error: Box::new(error) })
+            }
         };
         let mut needs = |manifest: &_| needs(manifest);
         let mut walk = Walk::new(self, &mut needs, &mut told);
@@ -186,6 +190,21 @@ impl<S: Storage> Store<S> {
             |digest: &Digest| oldest.iter().any(|child: &Generation| child.parent == Some(*digest));
         let (first, rest): (Vec<Digest>, Vec<Digest>) = unneeded.into_iter().partition(is_parent);
         Ok(Plan { kept: all.len() - first.len() - rest.len(), first, rest, leased })
+    }
+}
+
+impl<S: Storage> Store<S> {
+    /// The name of a composition that stands for the manifest, where there is one: that is what a person can do something about.
+    fn named(&self, place: Place) -> Place {
+        let Place::Manifest(manifest) = place else { return place };
+        let names = self.names(NameKind::Composition).unwrap_or_default();
+        let stands = |record: &Result<NameRecord, _>| {
+            record.as_ref().is_ok_and(|record| record.blob == manifest)
+        };
+        match names.into_iter().find(|(_, record)| stands(record)) {
+            Some((name, _)) => Place::Name(NameKind::Composition, name),
+            None => Place::Manifest(manifest),
+        }
     }
 }
 

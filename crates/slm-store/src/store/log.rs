@@ -43,6 +43,13 @@ pub(super) struct LogState {
     soiled: bool,
 }
 
+impl LogState {
+    /// Whether the last operation has no outcome.
+    pub(super) fn is_open(&self) -> bool {
+        self.last.as_ref().is_some_and(AuditRecord::is_open)
+    }
+}
+
 impl<S: Storage> Store<S> {
     /// The whole audit log, its chain verified; empty where there is none.
     ///
@@ -161,7 +168,16 @@ impl<S: Storage> Store<S> {
                 (Outcome::Old, "the active record names the old generation")
             });
         }
+        if let Some(policy) = open.policy {
+            self.storage.sync_dir(layout::ROOT)?;
+            return Ok(match self.policy_digest()? == Some(policy) {
+                true => (Outcome::New, "the policy is the new one"),
+                false => (Outcome::Old, "the policy is the old one"),
+            });
+        }
         if let (Some(kind), Some(name)) = (open.kind, &open.name) {
+            // Of several names, the first is told of; a journal gives all of them or none.
+            self.apply_journal()?;
             let wanted = match (open.id, open.blob) {
                 (Some(id), Some(blob)) => Some(NameRecord { id, blob }),
                 _ => None,

@@ -2,9 +2,11 @@
 
 mod active;
 mod gc;
+mod journal;
 mod log;
 mod names;
 mod pending;
+mod policy;
 mod verify;
 mod walk;
 
@@ -18,10 +20,12 @@ use slm_manifest::is_utc_timestamp;
 
 pub use active::Active;
 pub use gc::{GcOptions, GcReport, Lease};
+pub use journal::NameChange;
 pub use log::AuditReport;
 use log::LogState;
 pub use names::NameEntry;
 pub use pending::{Change, Committed, Intent, Pending, Staged};
+pub use policy::MAX_POLICY;
 pub use verify::{Finding, VerifyReport};
 pub use walk::{Needs, Place};
 
@@ -65,13 +69,21 @@ impl<S: Storage> Store<S> {
         Ok(Store { storage, token: Arc::new(()), temp_files: AtomicU64::new(0) })
     }
 
+    /// Whether there is a store: it comes into being with the first lock.
+    ///
+    /// # Errors
+    /// [`StoreError::Symlink`]; [`StoreError::Io`].
+    pub fn exists(&self) -> Result<bool, StoreError> {
+        Ok(self.storage.read(layout::VERSION, 1)?.is_some())
+    }
+
     /// The medium.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
-    /// Takes the lock, and removes what a writer that died has left unfinished: files aside, and a torn end of the audit log. An
-    /// operation that has no outcome in the log is told of with the next [`Store::begin`]; [`Store::lock_at`] does it at once.
+    /// Takes the lock, and removes what a writer that died has left unfinished: files aside, a torn end of the audit log, and names that
+    /// are given and not all written. An operation that has no outcome in the log is told of with the next [`Store::begin`]; [`Store::lock_at`] does it at once.
     ///
     /// # Errors
     /// [`StoreError::Busy`], at once, where another holder has it, in this process or another; [`StoreError::Io`]. A damaged log does
@@ -90,6 +102,11 @@ impl<S: Storage> Store<S> {
             Err(error @ StoreError::LogDamaged { .. }) => Err(error),
             state => Ok(state?),
         };
+        if log.as_ref().map_or(true, LogState::is_open) {
+            // What the writer that died removed last may come back with a power cut, a journal of names among it.
+            self.storage.sync_dir(layout::ROOT)?;
+        }
+        self.apply_journal()?;
         Ok(WriteLock {
             token: Arc::clone(&self.token),
             slots_synced: AtomicBool::new(false),

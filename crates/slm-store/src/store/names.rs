@@ -1,5 +1,6 @@
 //! Names.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use slm_format::Digest;
@@ -33,6 +34,7 @@ impl<S: Storage> Store<S> {
         replace: bool,
     ) -> Result<bool, StoreError> {
         self.check(lock);
+        self.apply_journal()?;
         if !self.check_name(kind, name, record, replace)? {
             // Whoever gave the name may have died before this step.
             self.sync_names(kind)?;
@@ -84,6 +86,7 @@ impl<S: Storage> Store<S> {
         name: &Name,
     ) -> Result<bool, StoreError> {
         self.check(lock);
+        self.apply_journal()?;
         let path = layout::name(kind, name);
         let there = self.storage.read(&path, 0)?.is_some();
         if there {
@@ -105,8 +108,16 @@ impl<S: Storage> Store<S> {
     /// What `name` stands for.
     ///
     /// # Errors
-    /// [`StoreError::NameDamaged`]; [`StoreError::Symlink`]; [`StoreError::Io`].
+    /// [`StoreError::NameDamaged`]; [`StoreError::JournalDamaged`]; [`StoreError::Symlink`]; [`StoreError::Io`].
     pub fn name(&self, kind: NameKind, name: &Name) -> Result<Option<NameRecord>, StoreError> {
+        match self.journal()?.get(kind, name) {
+            Some(record) => Ok(Some(record)),
+            None => self.name_file(kind, name),
+        }
+    }
+
+    /// What the name's own file says.
+    fn name_file(&self, kind: NameKind, name: &Name) -> Result<Option<NameRecord>, StoreError> {
         let Some(bytes) = self.storage.read(&layout::name(kind, name), MAX_NAME_FILE + 1)? else {
             return Ok(None);
         };
@@ -121,12 +132,19 @@ impl<S: Storage> Store<S> {
     /// passed over.
     ///
     /// # Errors
-    /// Where the list itself cannot be read: [`StoreError::Symlink`], [`StoreError::Io`].
+    /// Where the list itself cannot be read: [`StoreError::JournalDamaged`], [`StoreError::Symlink`], [`StoreError::Io`].
     pub fn names(&self, kind: NameKind) -> Result<Vec<NameEntry>, StoreError> {
-        let names = self.storage.list(layout::names(kind))?;
+        let journal = self.journal()?;
+        let files = self.storage.list(layout::names(kind))?;
+        let mut names: BTreeSet<Name> = files.iter().filter_map(|name| name.parse().ok()).collect();
+        names.extend(journal.names(kind).cloned());
         let mut records = Vec::new();
-        for name in names.iter().filter_map(|name| name.parse::<Name>().ok()) {
-            match self.name(kind, &name) {
+        for name in names {
+            if let Some(record) = journal.get(kind, &name) {
+                records.push((name, Ok(record)));
+                continue;
+            }
+            match self.name_file(kind, &name) {
                 Ok(Some(record)) => records.push((name, Ok(record))),
                 // Gone since the listing.
                 Ok(None) => {}

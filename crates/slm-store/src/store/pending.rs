@@ -4,6 +4,8 @@
 use slm_format::{Coded, Digest};
 use slm_manifest::{CompositionId, Name};
 
+use super::journal::NameChange;
+use super::policy::check_policy;
 use super::{Store, WriteLock, check_time};
 use crate::audit::{AuditRecord, Operation, Stage};
 use crate::error::StoreError;
@@ -43,6 +45,10 @@ pub enum Change {
         /// Whether it may have stood for something else.
         replace: bool,
     },
+    /// Makes several names stand for their records, all or none, as [`Store::set_names`] does. The log tells of the first one.
+    SetNames(Vec<NameChange>),
+    /// Puts this document in the place of the policy, as [`Store::set_policy`] does.
+    SetPolicy(Vec<u8>),
     /// Takes a name away, as [`Store::remove_name`] does.
     RemoveName {
         /// The kind of the name.
@@ -138,7 +144,7 @@ impl<'a, S: Storage> Pending<'a, S> {
     ///
     /// # Errors
     /// What the change would be refused for: for [`Change::Activate`] as [`Store::commit`] before anything is written, for
-    /// [`Change::SetName`] as [`Store::set_name`]; the log then says `refused` with that code. [`StoreError::Io`], after which the
+    /// [`Change::SetName`] as [`Store::set_name`], and so on; the log then says `refused` with that code. [`StoreError::Io`], after which the
     /// next operation records that the old state is in force.
     pub fn stage(mut self, change: Change) -> Result<Staged<'a, S>, StoreError> {
         match self.describe(&change) {
@@ -187,6 +193,19 @@ impl<'a, S: Storage> Pending<'a, S> {
                 self.record.id = Some(record.id);
                 self.record.blob = Some(record.blob);
                 self.store.check_name(*kind, name, record, *replace)?;
+            }
+            Change::SetNames(changes) => {
+                if let Some(first) = changes.first() {
+                    self.record.kind = Some(first.kind);
+                    self.record.name = Some(first.name.clone());
+                    self.record.id = Some(first.record.id);
+                    self.record.blob = Some(first.record.blob);
+                }
+                self.store.check_names(changes)?;
+            }
+            Change::SetPolicy(document) => {
+                check_policy(document)?;
+                self.record.policy = Some(Digest::of(document));
             }
             Change::RemoveName { kind, name } => {
                 self.record.kind = Some(*kind);
@@ -238,6 +257,8 @@ impl<S: Storage> Staged<'_, S> {
             Change::SetName { kind, name, record, replace } => {
                 store.set_name(lock, *kind, name, record, *replace)
             }
+            Change::SetNames(changes) => store.set_names(lock, changes),
+            Change::SetPolicy(document) => store.set_policy(lock, document),
             Change::RemoveName { kind, name } => store.remove_name(lock, *kind, name),
             Change::Nothing => Ok(true),
         };
@@ -278,6 +299,12 @@ impl<S: Storage> Staged<'_, S> {
             }
             Change::SetName { kind, name, record, .. } => {
                 !matches!(store.name(*kind, name), Ok(Some(found)) if found == *record)
+            }
+            Change::SetNames(changes) => changes.iter().any(|change| {
+                !matches!(store.name(change.kind, &change.name), Ok(Some(found)) if found == change.record)
+            }),
+            Change::SetPolicy(document) => {
+                !matches!(store.policy_digest(), Ok(Some(found)) if found == Digest::of(document))
             }
             Change::RemoveName { kind, name } => !matches!(store.name(*kind, name), Ok(None)),
             Change::Nothing => true,

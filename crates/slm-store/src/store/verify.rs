@@ -68,10 +68,12 @@ impl<S: Storage> Store<S> {
 
     /// No file or folder is a link, and the small ones can be read.
     fn verify_files(&self, report: &mut VerifyReport) {
-        let files = [layout::VERSION, layout::AUDIT].into_iter().chain(layout::SLOTS);
+        let files =
+            [layout::VERSION, layout::AUDIT, layout::POLICY].into_iter().chain(layout::SLOTS);
         for path in files {
             report.note(Place::Path(path.to_owned()), self.storage.read(path, 0));
         }
+        report.note(Place::Path(layout::JOURNAL.to_owned()), self.journal());
         for folder in layout::FOLDERS {
             report.note(Place::Path(folder.to_owned()), self.storage.list(folder));
         }

@@ -50,6 +50,22 @@ impl fmt::Display for Place {
     }
 }
 
+impl Place {
+    /// What takes something that cannot be read out of the way of `gc`.
+    pub(crate) fn way_out(&self) -> Option<String> {
+        match self {
+            Place::Name(kind, name) => Some(format!(
+                "take the {kind} name {name} away, or give it anew with --replace; then gc works"
+            )),
+            Place::Generation(_) | Place::Manifest(_) => Some(
+                "bring the blob in again, or let go of what needs it: activate something else and keep fewer generations, slm gc --keep 1"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
 /// A walk over everything needed. What goes wrong is told to `told`, which ends the walk or lets it go on.
 pub(super) struct Walk<'a, S: Storage> {
     store: &'a Store<S>,

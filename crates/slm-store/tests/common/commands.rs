@@ -1,7 +1,10 @@
 //! The commands of a program, as the store sees them, and what must hold after one was broken off.
 
 use slm_format::Digest;
-use slm_store::{Change, GcOptions, NameKind, NameRecord, Operation, Storage, Store, StoreError};
+use slm_store::{
+    Change, GcOptions, NameChange, NameKind, NameRecord, Operation, Outcome, Stage, Storage, Store,
+    StoreError,
+};
 
 use super::{NOW, activate, assert_clean, import, intent, manifest, nothing_more, rollback};
 
@@ -19,9 +22,12 @@ pub enum Command {
     RemoveName,
     Record,
     Gc,
+    /// Three names at once, of which one is given anew.
+    SetNames,
+    SetPolicy,
 }
 
-pub const COMMANDS: [Command; 11] = [
+pub const COMMANDS: [Command; 13] = [
     Command::Put,
     Command::Import,
     Command::AdapterImport,
@@ -33,6 +39,8 @@ pub const COMMANDS: [Command; 11] = [
     Command::RemoveName,
     Command::Record,
     Command::Gc,
+    Command::SetNames,
+    Command::SetPolicy,
 ];
 
 /// What a command is meant to change.
@@ -44,8 +52,11 @@ pub struct State {
     pub needed: Vec<Digest>,
     /// The blob of [`Command::Put`], which nothing needs.
     pub put: bool,
+    pub policy: Option<Vec<u8>>,
 }
 
+pub const OLD_POLICY: &[u8] = b"# the old policy\n";
+pub const NEW_POLICY: &[u8] = b"# the new policy, which is longer\n";
 pub const PUT: &[u8] = b"a blob that nothing names";
 
 impl Command {
@@ -88,6 +99,24 @@ impl Command {
                 let options = GcOptions { keep_generations: 2, ..GcOptions::new(NOW) };
                 store.gc(lock, &options, &mut nothing_more).map(|_| ())
             }
+            Command::SetNames => {
+                let mut changes = Vec::new();
+                for (kind, name, bytes) in [
+                    (NameKind::Adapter, "adapter", b"instead" as &[u8]),
+                    (NameKind::Adapter, "second", b"second"),
+                    (NameKind::Base, "third", b"third"),
+                ] {
+                    let blob = store.put_bytes(lock, bytes)?;
+                    let (name, record) = (name.parse().unwrap(), NameRecord { id: blob, blob });
+                    changes.push(NameChange { kind, name, record, replace: true });
+                }
+                let pending = store.begin(lock, intent(Operation::Unpack))?;
+                pending.stage(Change::SetNames(changes))?.commit().map(|_| ())
+            }
+            Command::SetPolicy => {
+                let pending = store.begin(lock, intent(Operation::Trust))?;
+                pending.stage(Change::SetPolicy(NEW_POLICY.to_vec()))?.commit().map(|_| ())
+            }
         }
     }
 }
@@ -106,6 +135,8 @@ pub fn prepare<S: Storage>(store: &Store<S>) {
     for garbage in [b"one", b"two"] {
         store.put_bytes(lock, garbage).unwrap();
     }
+    assert!(store.set_policy(lock, OLD_POLICY).unwrap());
+    assert!(!store.set_policy(lock, OLD_POLICY).unwrap());
     drop(store.storage().create("tmp/99").unwrap());
 }
 
@@ -122,6 +153,7 @@ pub fn state<S: Storage>(store: &Store<S>, context: &str) -> State {
         names,
         needed: store.blobs().unwrap().filter(|blob| !report.unneeded.contains(blob)).collect(),
         put: store.has_blob(Digest::of(PUT)).unwrap(),
+        policy: store.policy().unwrap(),
     }
 }
 
@@ -143,6 +175,20 @@ pub fn check<S: Storage>(store: &Store<S>, command: Command, states: &[&State], 
     let report = store.audit().expect(context);
     assert_eq!(report.torn_tail, 0, "{context}");
     assert!(report.records.last().is_none_or(|record| !record.is_open()), "{context}");
+    let told = report.records.iter().rev().find(|record| record.stage == Stage::Recovered);
+    // What a recovery says of the last change is what is found.
+    if let Some(told) = told.filter(|told| Some(*told) == report.records.last()) {
+        let is_new = match told.operation {
+            Operation::Trust => Some(found.policy.as_deref() == Some(NEW_POLICY)),
+            Operation::Unpack => Some(found.names.iter().any(|(name, _)| name == "base third")),
+            _ => None,
+        };
+        let staged = told.policy.is_some() || told.name.is_some();
+        if let Some(is_new) = is_new.filter(|_| staged) {
+            let expected = if is_new { Outcome::New } else { Outcome::Old };
+            assert_eq!(told.outcome, Some(expected), "{context}: {told:?}");
+        }
+    }
     assert_eq!(store.storage().list("tmp").unwrap(), Vec::<String>::new(), "{context}");
     // The next command works: the same, then another; and gc leaves nothing that nothing needs.
     if command != Command::Rollback {
