@@ -3,6 +3,7 @@
 use slm_format::container::{ContainerError, ContainerWriteError};
 use slm_format::gguf::{GgufError, GgufWriteError};
 use slm_format::safetensors::SafeTensorsError;
+use slm_format::slm1::Slm1Error;
 use slm_format::{Coded, ContentHash, Digest, DigestError, Encoding, ErrorClass};
 use slm_kv::KvError;
 use slm_manifest::config::ConfigError;
@@ -26,6 +27,9 @@ pub enum RuntimeError {
     /// A safetensors file is wrong.
     #[error(transparent)]
     SafeTensors(#[from] SafeTensorsError),
+    /// An SLM1 file is wrong.
+    #[error(transparent)]
+    Slm1(#[from] Slm1Error),
     /// A `.slm` container is wrong.
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -93,6 +97,7 @@ impl RuntimeError {
         match self {
             RuntimeError::Gguf(e) => e,
             RuntimeError::SafeTensors(e) => e,
+            RuntimeError::Slm1(e) => e,
             RuntimeError::Container(e) => e,
             RuntimeError::ContainerWrite(e) => e,
             RuntimeError::GgufWrite(e) => e,
@@ -143,7 +148,7 @@ impl Coded for RuntimeError {
 pub enum ModelError {
     /// The bytes are in no format that slm reads.
     #[error(
-        "not a model file: the first bytes are {found:02x?}; GGUF and .slm are read, and folders with config.json"
+        "not a model file: the first bytes are {found:02x?}; GGUF, .slm and SLM1 are read, and folders with config.json"
     )]
     UnknownFormat {
         /// The first bytes, at most eight.
@@ -221,6 +226,16 @@ pub enum ModelError {
         /// The dtype in the file.
         found: String,
     },
+    /// A weight, decoded, is not a finite number.
+    #[error("tensor {name}: element {at} is {value}")]
+    TensorValue {
+        /// Its canonical name.
+        name: String,
+        /// Which element, row-major.
+        at: u64,
+        /// The element.
+        value: f32,
+    },
     /// The tokenizer and the embedding table disagree.
     #[error("the tokenizer has {tokenizer} tokens, the model {model}")]
     Vocabulary {
@@ -284,6 +299,7 @@ impl Coded for ModelError {
             ModelError::TensorShape { .. } => "tensor-shape",
             ModelError::TensorEncoding { .. } => "tensor-encoding",
             ModelError::TensorDtype { .. } => "tensor-dtype",
+            ModelError::TensorValue { .. } => "tensor-value",
             ModelError::Vocabulary { .. } => "vocabulary-mismatch",
             ModelError::TensorContent { .. } => "tensor-content",
             ModelError::BaseMismatch { .. } => "base-mismatch",

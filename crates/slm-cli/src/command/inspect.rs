@@ -149,7 +149,9 @@ fn file(path: &Path) -> Result<Report, CliError> {
         Ok(ModelFormat::Gguf) if GgufAdapter::is_adapter(&Gguf::parse(head, &LIMITS)?) => {
             gguf_adapter(head)
         }
-        Ok(ModelFormat::Gguf) => Ok(base(&open_base(path, &engine(None, None)?)?)),
+        Ok(ModelFormat::Gguf | ModelFormat::Slm1) => {
+            Ok(base(&open_base(path, &engine(None, None)?)?))
+        }
         Ok(ModelFormat::Slm) => {
             let bytes: Bytes = bytes;
             slm(&bytes)

@@ -1,6 +1,6 @@
 //! From bytes to a [`Base`]: one checked, verified, immutable model.
 //!
-//! A source (GGUF, `.slm`, a HF folder) becomes a [`SourceModel`] in the normal form, and that becomes a [`Base`] only when every tensor of
+//! A source (GGUF, `.slm`, SLM1, a HF folder) becomes a [`SourceModel`] in the normal form, and that becomes a [`Base`] only when every tensor of
 //! the graph is there, has its shape and finite scales, and nothing would be ignored.
 
 mod base;
@@ -9,6 +9,7 @@ mod gguf;
 mod graph;
 mod hf;
 mod slm;
+mod slm1;
 mod source;
 
 pub use base::{Base, BaseTensor};
@@ -31,6 +32,8 @@ pub enum ModelFormat {
     Gguf,
     /// Our container.
     Slm,
+    /// TinyRustLM's container.
+    Slm1,
 }
 
 impl ModelFormat {
@@ -43,6 +46,8 @@ impl ModelFormat {
         let head = &bytes[..bytes.len().min(8)];
         if head.starts_with(&slm_format::container::layout::MAGIC) {
             Ok(ModelFormat::Slm)
+        } else if head.starts_with(&slm_format::slm1::MAGIC) {
+            Ok(ModelFormat::Slm1)
         } else if head.starts_with(b"GGUF")
             || head.starts_with(b"FUGG")
             || head.starts_with(b"version ")
@@ -139,6 +144,7 @@ fn read(
 ) -> Result<(SourceModel, Option<Vec<ContentHash>>), RuntimeError> {
     match ModelFormat::detect(file)? {
         ModelFormat::Gguf => Ok((gguf::read(file, limits)?, None)),
+        ModelFormat::Slm1 => Ok((slm1::read(file, limits)?, None)),
         ModelFormat::Slm => {
             let (source, expected) = slm::read(file, limits)?;
             Ok((source, Some(expected)))

@@ -164,6 +164,38 @@ pub enum TokenizerError {
         /// The token.
         token: String,
     },
+    /// A merge names another output than its parts make.
+    #[error("merge {index} gives {found:?}, its parts make {expected:?}")]
+    MergeOutput {
+        /// Position in the list.
+        index: u32,
+        /// The text of the token it names.
+        found: String,
+        /// The text that its parts make.
+        expected: String,
+    },
+    /// Two merges have one rank, so that neither comes first.
+    #[error("merge {index} repeats the rank {rank}")]
+    DuplicateRank {
+        /// Position of the second.
+        index: u32,
+        /// Their rank.
+        rank: u32,
+    },
+    /// A token record has an id outside the vocabulary.
+    #[error("a token record has id {id}, the vocabulary has {vocab_size} tokens")]
+    RecordOutOfRange {
+        /// The id.
+        id: u32,
+        /// Tokens in the vocabulary.
+        vocab_size: u32,
+    },
+    /// A tokenizer section of another length or version than it must have.
+    #[error("tokenizer section: {reason}")]
+    Section {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A count or a size is over its limit.
     #[error("{field} is {found}, the limit is {limit}")]
     TooLarge {
@@ -220,6 +252,10 @@ impl Coded for TokenizerError {
             TokenizerError::MergeUnknownToken { .. } => "tokenizer-merge-unknown-token",
             TokenizerError::DuplicateMerge { .. } => "tokenizer-duplicate-merge",
             TokenizerError::MergeMakesSpecial { .. } => "tokenizer-merge-makes-special",
+            TokenizerError::MergeOutput { .. } => "tokenizer-merge-output",
+            TokenizerError::DuplicateRank { .. } => "tokenizer-duplicate-rank",
+            TokenizerError::RecordOutOfRange { .. } => "tokenizer-record-out-of-range",
+            TokenizerError::Section { .. } => "tokenizer-section",
             TokenizerError::TooLarge { .. } => "limit-exceeded",
             TokenizerError::NotCanonical { .. } => "tokenizer-not-canonical",
             TokenizerError::IdOutOfRange { .. } => "tokenizer-id-out-of-range",

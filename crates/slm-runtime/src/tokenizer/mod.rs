@@ -1,7 +1,7 @@
 //! Text to token ids and back, decided by one canonical document.
 //!
 //! A [`TokenizerSpec`] holds everything that decides the ids: vocabulary, merges or ranks, pre-tokenizer, special ids. It is read
-//! from GGUF metadata or from Hugging Face files, and both give the same document where both say the same. A [`Tokenizer`] is the
+//! from GGUF metadata, from Hugging Face files or from an SLM1 file's section; they give the same document where they say the same. A [`Tokenizer`] is the
 //! compiled form of a spec. The merge loop is ours, because no crate measured was right on every case within the memory that
 //! `docs/tokenizers.md` allows; the figures are there.
 //!
@@ -17,6 +17,7 @@ mod gguf;
 mod hf;
 mod pairs;
 mod pre_tokenizer;
+mod slm1;
 mod spec;
 
 pub use decode::{SpecialText, StreamDecoder};

@@ -17,6 +17,8 @@ pub enum PreTokenizer {
     LlamaBpe,
     /// Qwen 2 to 3: each number alone; text is brought to NFC first.
     Qwen2,
+    /// No cut: the whole text is one word (SLM1).
+    Whole,
 }
 
 /// GPT-2's pattern. Its last two alternatives, `\s+(?!\S)|\s+`, are one here: [`Words`] does the look-ahead.
@@ -80,7 +82,8 @@ impl PreTokenizer {
     fn pattern(self) -> &'static Regex {
         static COMPILED: [OnceLock<Regex>; 3] = [const { OnceLock::new() }; 3];
         let (slot, pattern) = match self {
-            PreTokenizer::Gpt2 | PreTokenizer::Smollm => (0, GPT2),
+            // The last is never asked for its pattern.
+            PreTokenizer::Gpt2 | PreTokenizer::Smollm | PreTokenizer::Whole => (0, GPT2),
             PreTokenizer::LlamaBpe => (1, LLAMA_BPE),
             PreTokenizer::Qwen2 => (2, QWEN2),
         };
@@ -104,7 +107,9 @@ impl<'a> Iterator for Words<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let rest = &self.text[self.at..];
         let first = rest.chars().next()?;
-        let len = if self.rule != PreTokenizer::Smollm {
+        let len = if self.rule == PreTokenizer::Whole {
+            rest.len()
+        } else if self.rule != PreTokenizer::Smollm {
             self.word_len(rest)
         } else if first.is_numeric() {
             first.len_utf8()
@@ -191,6 +196,8 @@ mod tests {
         {
             assert_eq!(cut(rule, text).concat(), text);
         }
+        assert_eq!(cut(PreTokenizer::Whole, text), [text]);
+        assert!(cut(PreTokenizer::Whole, "").is_empty());
     }
 
     #[test]
