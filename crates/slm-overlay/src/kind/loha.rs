@@ -80,6 +80,9 @@ impl Kind for Loha {
     }
 }
 
+/// Longest rows that are put together on the stack: 32 KB for both.
+const ON_STACK: usize = 4096;
+
 /// The factors in f32.
 #[derive(Debug)]
 pub(crate) struct Materials {
@@ -133,7 +136,8 @@ impl LohaTerm {
         self.materials.rows
     }
 
-    /// `z` becomes `[out, n_tokens]`. Each piece of work has room for two rows.
+    /// `z` becomes `[out, n_tokens]`. Each piece of work has room for two rows, on its stack for rows of up to [`ON_STACK`] inputs: then nothing is
+    /// allocated.
     pub(crate) fn down(
         &self,
         kernels: &Kernels,
@@ -145,7 +149,14 @@ impl LohaTerm {
         const ROWS: usize = 32;
         let materials = &*self.materials;
         exec.for_each_chunk(z, ROWS * n_tokens, &|chunk, z| {
-            let mut buffers = vec![0.0; 2 * materials.cols];
+            let (mut few, mut many) = ([0.0; 2 * ON_STACK], Vec::new());
+            let buffers = match few.get_mut(..2 * materials.cols) {
+                Some(buffers) => buffers,
+                None => {
+                    many.resize(2 * materials.cols, 0.0);
+                    &mut many[..]
+                }
+            };
             let (row, spare) = buffers.split_at_mut(materials.cols);
             for (at, z) in z.chunks_exact_mut(n_tokens).enumerate() {
                 materials.row(kernels, chunk * ROWS + at, row, spare);

@@ -218,18 +218,25 @@ pub(crate) struct LokrTerm {
 }
 
 impl LokrTerm {
-    /// Products per token.
+    /// Values per token: the products, and behind them `t`, so that no pass allocates.
     pub(crate) fn width(&self) -> usize {
+        let Kron { w1: (_, i1), w2: (w2, i2), .. } = &*self.kron;
+        self.products() + i1 * (w2.len() / i2)
+    }
+
+    /// Products per token.
+    fn products(&self) -> usize {
         let Kron { w1, w2, .. } = &*self.kron;
         w1.0.len() / w1.1 * (w2.0.len() / w2.1)
     }
 
-    /// `t[i1, o2] = dot16(w2[o2], x[i1])`, then `u[o1, o2] = Σ w1[o1, i1] * t[i1, o2]` from +0.0, `i1` ascending.
+    /// `t[i1, o2] = dot16(w2[o2], x[i1])`, then `u[o1, o2] = Σ w1[o1, i1] * t[i1, o2]` from +0.0, `i1` ascending. Allocates nothing.
     pub(crate) fn down(&self, kernels: &Kernels, z: &mut [f32], x: &[f32], n_tokens: usize) {
         let Kron { w1: (w1, i1), w2: (w2, i2), .. } = &*self.kron;
         let o2 = w2.len() / i2;
-        let mut t = vec![0.0; i1 * o2];
+        let products = self.products();
         for (z, x) in z.chunks_exact_mut(self.width()).zip(x.chunks_exact(x.len() / n_tokens)) {
+            let (z, t) = z.split_at_mut(products);
             for (t, x) in t.chunks_exact_mut(o2).zip(x.chunks_exact(*i2)) {
                 for (t, w2) in t.iter_mut().zip(w2.chunks_exact(*i2)) {
                     *t = kernels.dot16(w2, x);
