@@ -33,6 +33,7 @@
 //! ```
 
 pub mod binary;
+pub mod delta;
 pub mod gguf;
 pub mod peft;
 

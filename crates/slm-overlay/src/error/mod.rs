@@ -293,6 +293,16 @@ pub enum OverlayError {
         /// The column.
         column: u64,
     },
+    /// A typed delta was made for a base of other names, shapes or flags.
+    #[error("the delta was made for a base whose {part} is {stated}, this base's is {found}")]
+    DeltaIdentity {
+        /// Which part of the identity.
+        part: &'static str,
+        /// What the file states.
+        stated: String,
+        /// What the base has.
+        found: String,
+    },
     /// An adapter that claims tied weights has only one of the two sides.
     #[error("the adapter claims tied weights and has {found}, but not {missing}")]
     TiedHalf {
@@ -423,6 +433,7 @@ impl Coded for OverlayError {
             OverlayError::BaseWeights { .. } => "adapter-base-weights",
             OverlayError::Gain { .. } => "adapter-gain",
             OverlayError::Fused { .. } => "adapter-fused",
+            OverlayError::DeltaIdentity { .. } => "adapter-delta-identity",
             OverlayError::TiedHalf { .. } => "adapter-tied-half",
             OverlayError::Section { .. } => "adapter-section",
             OverlayError::Identity { .. } => "adapter-identity",
