@@ -1,5 +1,6 @@
 //! Perplexity over non-overlapping windows.
 
+use crate::budget::Workload;
 use crate::error::{RequestError, RuntimeError};
 use crate::session::Session;
 
@@ -14,6 +15,13 @@ pub struct Perplexity {
     pub high: f64,
     /// Tokens that were scored.
     pub tokens: u64,
+}
+
+/// What [`perplexity`] of so many ids asks of a session: one window at a time, and logits of every position.
+pub fn workload(n_ids: usize, window: usize, bos: bool, chunk: usize) -> Workload {
+    let tokens = n_ids.min(window) + usize::from(bos);
+    let positions = u32::try_from(tokens).unwrap_or(u32::MAX);
+    Workload { positions, chunk: chunk.min(tokens), all_logits: true }
 }
 
 /// Scores `ids` in windows of `window` ids: each starts from an empty cache, with `bos` before it where the model uses one (unscored), and every id but

@@ -1,7 +1,7 @@
 //! Model graphs, tokenizers, sampling, generation, and the activation of compositions.
 //!
 //! This is where the crates meet. It does not know terminals, HTTP, paths, clocks or threads: bytes, times and an executor come from the
-//! caller.
+//! caller. (The feature `clock` lets a draining switch wait by the system's clock where the caller gives none.)
 //!
 //! A [`load::Base`] is one verified, immutable model; a [`Composition`] is a base under an ordered stack of adapters; a [`Session`] runs one; a
 //! [`Runtime`] keeps them in a store and switches between them. `examples/switch.rs` shows the whole way.

@@ -7,7 +7,7 @@ use slm_kv::{KvCache, KvGeometry};
 use slm_manifest::{Activations, ExecutionId, ExecutionProfile, KvType};
 use slm_quant::{Executor, Kernels};
 
-use crate::budget::{BudgetError, Component};
+use crate::budget::{BudgetError, Component, Reservation, Workload, scratch_bytes};
 use crate::composition::Composition;
 use crate::error::{RequestError, RuntimeError};
 use crate::graph::{Lane, Overlays, Pass, Rope, Scratch, Wanted};
@@ -53,6 +53,9 @@ pub struct Session {
     scratch: Scratch,
     context_length: u32,
     kv_budget: Option<u64>,
+    scratch_budget: Option<u64>,
+    /// What a runtime has set aside for it, for as long as it lives.
+    held: Option<Reservation>,
 }
 
 impl std::fmt::Debug for Session {
@@ -113,12 +116,24 @@ impl Session {
             scratch: Scratch::default(),
             context_length,
             kv_budget: None,
+            scratch_budget: None,
+            held: None,
         })
     }
 
     /// Bounds the bytes that the cache's pages may have; `None` leaves only the context length.
     pub fn set_kv_budget(&mut self, bytes: Option<u64>) {
         self.kv_budget = bytes;
+    }
+
+    /// Bounds the bytes of a pass's buffers; `None` leaves them to what a call asks for.
+    pub fn set_scratch_budget(&mut self, bytes: Option<u64>) {
+        self.scratch_budget = bytes;
+    }
+
+    /// Keeps what was set aside for this session until it ends.
+    pub(crate) fn hold(&mut self, reservation: Reservation) {
+        self.held = Some(reservation);
     }
 
     /// What this session runs.
@@ -171,8 +186,8 @@ impl Session {
     /// invocation look for it in the tokens of the call at position 0, which is the whole prompt; later calls change nothing about that.
     ///
     /// # Errors
-    /// No tokens; an id outside the vocabulary; more positions than the context; a value that is not finite. After an error the session
-    /// stands where it stood before the call.
+    /// No tokens; an id outside the vocabulary; more positions than the context; `over-budget-kv` and `over-budget-scratch` before anything is
+    /// allocated, where there is such a budget; a value that is not finite. After an error the session stands where it stood before the call.
     pub fn advance(&mut self, tokens: &[u32], chunk: usize) -> Result<Vec<f32>, RuntimeError> {
         let mut last = Vec::new();
         self.passes(tokens, chunk, Wanted::Last, &mut |_, logits| last = logits.to_vec())?;
@@ -215,6 +230,7 @@ impl Session {
     pub fn reserve(&mut self, n_tokens: usize) -> Result<(), RuntimeError> {
         let needed = u64::from(self.cache.len()) + n_tokens as u64;
         self.check_room(needed)?;
+        self.check_scratch(needed, 1, false)?;
         self.cache.reserve(n_tokens as u32)?;
         let (kernels, n_workers) = (self.engine.kernels, self.engine.exec.n_workers());
         let config = self.composition.base().config();
@@ -236,6 +252,8 @@ impl Session {
         on_logits: &mut (dyn FnMut(usize, &[f32]) + Send),
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
+        let positions = u64::from(self.cache.len()) + tokens.len() as u64;
+        self.check_scratch(positions, chunk.min(tokens.len()), wanted == Wanted::All)?;
         self.fix_starts(tokens);
         let start = self.cache.len();
         let chunk = chunk.max(1);
@@ -343,6 +361,8 @@ impl Session {
     ) -> Result<(), RuntimeError> {
         for (index, Step { session, tokens }) in steps.iter().enumerate() {
             session.check(tokens)?;
+            let positions = u64::from(session.cache.len()) + tokens.len() as u64;
+            session.check_scratch(positions, tokens.len(), false)?;
             let what = if session.composition.base().id() != first.base().id() {
                 "base"
             } else if session.profile.activations != activations {
@@ -385,6 +405,18 @@ impl Session {
             if needed > budget {
                 return Err(BudgetError { component: Component::Kv, needed, budget }.into());
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the buffers of such passes may be had; before any of them is made.
+    fn check_scratch(&self, positions: u64, chunk: usize, all: bool) -> Result<(), RuntimeError> {
+        let Some(budget) = self.scratch_budget else { return Ok(()) };
+        let positions = u32::try_from(positions).unwrap_or(u32::MAX);
+        let work = Workload { positions, chunk, all_logits: all };
+        let needed = scratch_bytes(&self.composition, self.engine.exec.n_workers(), work);
+        if needed > budget {
+            return Err(BudgetError { component: Component::Scratch, needed, budget }.into());
         }
         Ok(())
     }

@@ -2,13 +2,12 @@
 
 mod common;
 
+use common::share::record;
 use common::{LIMITS, NOW, active_bits, bits_of, code, compose, composition, name, stocked, tiny};
 use slm_format::Digest;
 use slm_manifest::policy::{LocalPolicy, RawLocalPolicy, TrustedKey};
 use slm_manifest::signature::{DocumentKind, KeyId, SecretKey, SignedDocument};
-use slm_manifest::{
-    BareBase, EvaluationRecord, Manifest, RawEvaluationRecord, TrustPolicy, TrustRule,
-};
+use slm_manifest::{BareBase, Manifest, TrustPolicy, TrustRule};
 use slm_runtime::runtime::Reference;
 use slm_runtime::{Engine, Runtime};
 use slm_store::{MemStorage, Store};
@@ -162,47 +161,10 @@ fn the_bare_base_has_a_rule_of_its_own() {
 /// An evaluation record is found by its composition, kept with its signature, and collected with it.
 #[test]
 fn evaluation_records_stay_with_their_composition() {
-    use slm_manifest::evaluation::{Environment, Evaluator, Measure, PromptPolicy};
     let (runtime, _) = stocked(MemStorage::new());
     let k = compose(&runtime, "k", &[("kjv", 1.0)]);
     runtime.activate_composition(&text("k"), NOW).expect("active");
-    let record = |composition| {
-        let results = [(
-            "perplexity".to_owned(),
-            Measure { value: 20.0, low: Some(19.0), high: Some(21.0), count: 100 },
-        )];
-        EvaluationRecord::check(RawEvaluationRecord {
-            format: RawEvaluationRecord::FORMAT.to_owned(),
-            composition,
-            execution: slm_manifest::ExecutionProfile::DEFAULT.execution_id(composition),
-            base: tiny().id(),
-            manifest: None,
-            timestamp_utc: NOW.to_owned(),
-            sampling: None,
-            prompt_policy: PromptPolicy {
-                add_bos: false,
-                context: 64,
-                chat_template: None,
-                system: None,
-            },
-            router: "fixed".to_owned(),
-            evaluator: Evaluator {
-                name: "slm".to_owned(),
-                version: "0.1.0".to_owned(),
-                method: "ppl".to_owned(),
-                data: Digest::of(b"text"),
-                limit: None,
-            },
-            environment: Environment {
-                os: "linux".to_owned(),
-                arch: "x86_64".to_owned(),
-                kernel: "scalar".to_owned(),
-                threads: 1,
-            },
-            results: results.into(),
-        })
-        .expect("a record")
-    };
+    let record = |composition| record(composition, tiny().id(), None, 20.0);
     let (kept, lost) = (record(k.composition), record(composition(&tiny(), &[("kjv", 0.25)]).id()));
     let (digest, new) = runtime.record_evaluation(&kept, NOW).expect("stored");
     assert!(new && digest == kept.digest());

@@ -163,12 +163,16 @@ fn print_unpacked(world: &World, unpacked: &Unpacked, name: &Name) {
         "adapters": adapters,
         "blobs": unpacked.blobs,
         "signatures": unpacked.signatures,
+        "verified": unpacked.verified,
         "changed": unpacked.changed,
     });
     let verb = if unpacked.changed { "unpacked" } else { "unchanged" };
     let mut lines = vec![
         format!("{verb} {name}: composition {}", unpacked.composition),
-        format!("manifest {}, {} signatures", unpacked.manifest, unpacked.signatures),
+        format!(
+            "manifest {}, {} signatures, {} of them by keys that are trusted here",
+            unpacked.manifest, unpacked.signatures, unpacked.verified
+        ),
     ];
     for (name, adapter, named) in &unpacked.adapters {
         let note = if *named { "" } else { " (the name is another's here)" };

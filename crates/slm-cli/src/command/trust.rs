@@ -11,8 +11,7 @@ use slm_store::{Change, Intent, Operation};
 use crate::args::{BareBaseArg, RuleArg, TrustCommand};
 use crate::error::CliError;
 use crate::model::engine;
-use crate::outfile::OutFile;
-use crate::world::{POLICY_FILE, World, actor, now, read};
+use crate::world::{World, actor, now, read};
 
 /// Dispatches.
 pub(crate) fn trust(world: &World, command: TrustCommand) -> Result<(), CliError> {
@@ -159,19 +158,9 @@ fn change(
             manifest: None,
         },
     )?;
-    if let Err(error) = put(&world.store_path()?.join(POLICY_FILE), &policy.to_toml()) {
-        // The error is what the caller must hear; where the log cannot be told either, the next operation tells it.
-        let _ = pending.refuse(&error);
-        return Err(error);
-    }
-    pending.stage(Change::Nothing)?.commit()?;
+    // The log names the new policy before the store has it, so that a crash in between is told truthfully.
+    pending.stage(Change::SetPolicy(policy.to_toml().into_bytes()))?.commit()?;
     Ok((policy, true))
-}
-
-fn put(path: &Path, document: &str) -> Result<(), CliError> {
-    OutFile::create(path)?.write(&mut |out| {
-        out.write_all(document.as_bytes()).map_err(|error| CliError::io(path, error))
-    })
 }
 
 fn rule_words(policy: &LocalPolicy) -> (&'static str, Vec<String>, &'static str) {

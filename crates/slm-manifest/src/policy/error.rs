@@ -17,6 +17,12 @@ pub enum PolicyError {
         /// Bytes allowed.
         limit: u64,
     },
+    /// The document is not text.
+    #[error("the policy is not UTF-8 from byte {offset} on")]
+    NotUtf8 {
+        /// The first byte that is none.
+        offset: u64,
+    },
     /// Not TOML, a parameter that there is not, one given twice, or a value of another type.
     #[error("not a policy at line {line}: {problem}")]
     Syntax {
@@ -81,6 +87,7 @@ impl Coded for PolicyError {
     fn code(&self) -> &'static str {
         match self {
             PolicyError::TooLong { .. } => "limit-exceeded",
+            PolicyError::NotUtf8 { .. } => "not-utf8",
             PolicyError::Syntax { .. } => "policy-syntax",
             PolicyError::Range { .. } => "policy-range",
             PolicyError::Name { source, .. } => source.code(),

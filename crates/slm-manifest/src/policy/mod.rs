@@ -219,6 +219,16 @@ impl LocalPolicy {
         LocalPolicy::check(read::raw_from_toml(text, limits)?)
     }
 
+    /// As [`LocalPolicy::from_toml`], of the bytes of a file.
+    ///
+    /// # Errors
+    /// [`PolicyError::NotUtf8`]; as [`LocalPolicy::from_toml`].
+    pub fn from_bytes(bytes: &[u8], limits: &Limits) -> Result<LocalPolicy, PolicyError> {
+        let text = core::str::from_utf8(bytes)
+            .map_err(|error| PolicyError::NotUtf8 { offset: error.valid_up_to() as u64 })?;
+        LocalPolicy::from_toml(text, limits)
+    }
+
     /// The policy in TOML: every parameter with its meaning as a comment, those that have their default as comments too.
     pub fn to_toml(&self) -> String {
         write::toml(&self.0)

@@ -27,8 +27,8 @@ use slm_format::{Coded, ErrorClass};
 use slm_manifest::policy::BudgetPolicy;
 
 pub use ledger::{Ledger, Reservation};
-pub(crate) use plan::base_bytes;
 pub use plan::{AdapterCost, MemoryPlan, Workload};
+pub(crate) use plan::{base_bytes, scratch_bytes};
 
 /// What a budget is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -77,20 +77,19 @@ impl MemoryPlan {
         work: Workload,
     ) -> Result<MemoryPlan, RuntimeError> {
         let config = composition.base().config();
-        let (mut extra_macs, mut extra_bytes, mut rank) = (0, 0, 0);
+        let (mut extra_macs, mut extra_bytes) = (0, 0);
         for (bound, weight) in composition.stack().entries() {
             // Weight zero adds nothing and computes nothing.
             if *weight != 0.0 {
                 extra_macs += adapter_macs(bound);
                 extra_bytes += bound.adapter().bytes();
-                rank += u64::from(bound.adapter().max_rank());
             }
         }
         let context_length = profile.context_length.unwrap_or(config.context_length);
         let plan = MemoryPlan {
             base: base_bytes(composition.base()),
             adapters: composition.stack().bytes(),
-            scratch: pass_bytes(config, n_workers, work, rank),
+            scratch: scratch_bytes(composition, n_workers, work),
             requantization: 0,
             kv: kv_bytes(config, profile.kv, work.positions, context_length)?,
             overhead: 0,
@@ -145,6 +144,13 @@ impl AdapterCost {
 /// A base's tensors in memory, each from a multiple of 64 on.
 pub(crate) fn base_bytes(base: &Base) -> u64 {
     base.weight_bytes() + 64 * base.tensors().len() as u64
+}
+
+/// The buffers of a session that takes `work`.
+pub(crate) fn scratch_bytes(composition: &Composition, n_workers: usize, work: Workload) -> u64 {
+    let acting = composition.stack().entries().iter().filter(|(_, weight)| *weight != 0.0);
+    let rank = acting.map(|(bound, _)| u64::from(bound.adapter().max_rank())).sum();
+    pass_bytes(composition.base().config(), n_workers, work, rank)
 }
 
 fn adapter_macs(bound: &BoundAdapter) -> u64 {

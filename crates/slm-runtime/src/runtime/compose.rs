@@ -44,7 +44,7 @@ impl<S: Storage> Runtime<S> {
         let manifest = self.manifest(&base, &entries, now)?;
         // The whole composition is opened once here, so that a manifest that cannot be activated is never stored.
         let composition = self.composition_of(&manifest)?;
-        let mut lock = self.store.lock_at(now)?;
+        let mut lock = self.lock_to_change(now)?;
         let existing = match self.store.name(NameKind::Composition, name) {
             // A damaged record is what --replace mends.
             Err(slm_store::StoreError::NameDamaged { .. }) if replace => None,
@@ -138,7 +138,7 @@ impl<S: Storage> Runtime<S> {
         }
         let id = manifest.base_model_hash;
         // The base and the adapters side by side, unless a budget wants to be asked before each.
-        let together = *self.budgets() == Budgets::UNLIMITED && self.engine.exec.n_workers() > 1;
+        let together = self.budgets() == Budgets::UNLIMITED && self.engine.exec.n_workers() > 1;
         let n_adapters = if together { manifest.adapters.len() } else { 0 };
         let base = OnceLock::new();
         let mut read = parallel_for(&*self.engine.exec, 1 + n_adapters, &|n| match n {

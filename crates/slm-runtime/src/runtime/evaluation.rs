@@ -22,7 +22,7 @@ impl<S: Storage> Runtime<S> {
         now: &str,
     ) -> Result<(Digest, bool), RuntimeError> {
         let (document, digest) = (record.to_canonical_json(), record.digest());
-        let mut lock = self.store.lock_at(now)?;
+        let mut lock = self.lock_to_change(now)?;
         if self.store.has_blob(digest)? && self.store.verify_blob(digest).is_ok() {
             return Ok((digest, false));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slm_manifest::ExecutionProfile;
 use slm_store::Storage;
 
-use crate::budget::{MemoryPlan, Reservation, Workload};
+use crate::budget::{Reservation, Workload};
 use crate::composition::Composition;
 use crate::error::RuntimeError;
 use crate::generate::{GenerateOptions, Stop, generate_while};
@@ -83,7 +83,7 @@ impl Generation {
         self.session.composition()
     }
 
-    /// The session. What it allocates beyond what was reserved is not counted, but for the cache, which is held to its budget.
+    /// The session. Its cache and its buffers are held to what was reserved, where there is a budget for them.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -98,15 +98,12 @@ impl Generation {
     /// # Errors
     /// A component that is over its budget, with everything that is resident or reserved by others. What was reserved before stays.
     pub fn reserve(&mut self, work: Workload) -> Result<(), RuntimeError> {
-        let n_workers = self.engine.exec.n_workers();
-        let composition = self.session.composition();
-        let own = MemoryPlan::of_session(composition, self.session.profile(), n_workers, work)?;
-        let (base, adapters) = self.shared.resident.bytes();
-        // What runs without a store is resident for this alone.
-        let plan =
-            MemoryPlan { base: base.max(own.base), adapters: adapters.max(own.adapters), ..own };
-        self.shared.ledger.exchange(&self.shared.budgets, &mut self.reserved, &plan)?;
-        self.session.set_kv_budget(self.shared.budgets.kv.map(|_| own.kv));
+        let (composition, profile) = (self.session.composition(), self.session.profile());
+        let (plan, own) = self.shared.plan_of(composition, profile, &self.engine, work)?;
+        let budgets = self.shared.followed()?.budgets;
+        self.shared.ledger.exchange(&budgets, &mut self.reserved, &plan)?;
+        self.session.set_kv_budget(budgets.kv.map(|_| own.kv));
+        self.session.set_scratch_budget(budgets.scratch.map(|_| own.scratch));
         Ok(())
     }
 

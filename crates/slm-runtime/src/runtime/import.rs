@@ -91,7 +91,7 @@ impl<S: Storage> Runtime<S> {
         now: &str,
         replace: bool,
     ) -> Result<(Digest, bool), RuntimeError> {
-        let mut lock = self.store.lock_at(now)?;
+        let mut lock = self.lock_to_change(now)?;
         self.refuse_taken(kind, name, id, write, replace)?;
         // A blob without a name is no change; `gc` takes it if what follows fails.
         let blob = self.store.put_blob(&lock, &mut |out| write(out))?;

@@ -98,14 +98,6 @@ pub struct Committed {
 pub struct RolledBack(RuntimeError);
 
 impl<S: Storage> Runtime<S> {
-    /// Takes the store's lock for a switch at `now`, which is the time to record.
-    ///
-    /// # Errors
-    /// `store-busy`; `bad-timestamp`; what the storage returns; a damaged log.
-    pub fn lock(&self, now: &str) -> Result<WriteLock, RuntimeError> {
-        Ok(self.store.lock_at(now)?)
-    }
-
     /// Validates the target of a switch and brings it into memory; the caller then swaps or cancels. `lock` is of [`Runtime::lock`].
     ///
     /// ```
@@ -145,8 +137,6 @@ impl<S: Storage> Runtime<S> {
         request: &Request,
         now: &'r str,
     ) -> Result<Prepared<'r, S>, RuntimeError> {
-        let validating = Validating { runtime: self, active: self.store.active()?, now };
-        let unchanged = validating.aims_at_what_is_active(request);
         let intent = Intent {
             operation: request.operation(),
             time: now.to_owned(),
@@ -154,7 +144,13 @@ impl<S: Storage> Runtime<S> {
             composition: None,
             manifest: None,
         };
-        if unchanged {
+        let active = self.shared.followed().and_then(|_| Ok(self.store.active()?));
+        let active = match active {
+            Ok(active) => active,
+            Err(error) => return Err(refused(self.store.begin(lock, intent)?, error)),
+        };
+        let validating = Validating { runtime: self, active, now };
+        if validating.aims_at_what_is_active(request) {
             // The whole validation, but no record unless it is refused.
             return match validating.target(request).and_then(|target| validating.open(&target)) {
                 Ok(composition) => Ok(Prepared::Unchanged(validating.unchanged(composition)?)),
@@ -351,7 +347,8 @@ impl<S: Storage> Staged<'_, S> {
     pub fn swap(self, wait: &mut dyn FnMut() -> ControlFlow<()>) -> Result<Committed, RolledBack> {
         let Staged { runtime, staged, composition, activation } = self;
         let shared = &runtime.shared;
-        let closed = match shared.board.close(shared.policy.switch.during_generation, wait) {
+        let during_generation = runtime.policy().switch.during_generation;
+        let closed = match shared.board.close(during_generation, wait) {
             Ok(closed) => closed,
             Err(error) => {
                 // The caller must hear why; where the log cannot be told, the next holder of the lock tells it.

@@ -18,7 +18,9 @@ mod evaluation;
 mod generation;
 mod import;
 mod machine;
+mod pause;
 mod resident;
+mod rules;
 mod share;
 mod switchboard;
 mod trust;
@@ -27,27 +29,32 @@ mod upkeep;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use slm_format::{Digest, Limits};
 use slm_manifest::policy::LocalPolicy;
-use slm_manifest::{AdapterId, BaseId, CompositionId, Manifest, Name, TokenizerId};
+use slm_manifest::{
+    AdapterId, BaseId, CompositionId, ExecutionProfile, Manifest, Name, TokenizerId,
+};
 use slm_overlay::peft::BindingReport;
 use slm_store::{SlotFault, Storage, Store};
 
-use crate::budget::{Budgets, Ledger, MemoryPlan};
+use crate::budget::{Ledger, MemoryPlan, Workload};
 use crate::composition::Composition;
 use crate::error::RuntimeError;
 use crate::session::Engine;
 
-pub use activate::no_patience;
 pub use adapter_file::{Declared, Requires, read_adapter, write_adapter};
 pub use claimed::ClaimedTokens;
 pub use compose::StackEntry;
 pub use generation::Generation;
 pub use import::ResolvedAdapter;
 pub use machine::{Committed, Prepared, Request, RolledBack, Staged};
+#[cfg(feature = "clock")]
+pub use pause::SystemPause;
+pub use pause::{Pause, no_patience};
 use resident::Resident;
+use rules::{Rules, Source};
 pub use share::{FileBytes, LayoutReader, LayoutWriter, ShareError, Shared, Unpacked, media_type};
 use switchboard::{Slot, Switchboard, User};
 
@@ -175,8 +182,7 @@ type BoardUser = User<Active, AtomicU64, ArcSwapOption<Slot<Active>>>;
 struct Core {
     board: Arc<Board>,
     resident: Resident,
-    budgets: Budgets,
-    policy: LocalPolicy,
+    rules: ArcSwap<Rules>,
     ledger: Ledger,
 }
 
@@ -192,9 +198,24 @@ impl Core {
         self.ledger.with_reserved(plan).with_overhead()
     }
 
+    /// What a session of `work` makes of everything resident, and what it needs by itself.
+    fn plan_of(
+        &self,
+        composition: &Composition,
+        profile: &ExecutionProfile,
+        engine: &Engine,
+        work: Workload,
+    ) -> Result<(MemoryPlan, MemoryPlan), RuntimeError> {
+        let own = MemoryPlan::of_session(composition, profile, engine.exec.n_workers(), work)?;
+        let (base, adapters) = self.resident.bytes();
+        // What runs without a store is resident for this alone.
+        let (base, adapters) = (base.max(own.base), adapters.max(own.adapters));
+        Ok((MemoryPlan { base, adapters, ..own }, own))
+    }
+
     /// Before so much is allocated.
     fn check_room(&self, more_base: u64, more_adapters: u64) -> Result<(), RuntimeError> {
-        Ok(self.budgets.check(&self.planned(more_base, more_adapters))?)
+        Ok(self.followed()?.budgets.check(&self.planned(more_base, more_adapters))?)
     }
 }
 
@@ -209,6 +230,8 @@ pub struct Runtime<S: Storage> {
     actor: Option<Name>,
     /// Whether weights stay where the medium has them.
     in_place: bool,
+    policy_of: Source,
+    pause: Option<Arc<dyn Pause>>,
     shared: Arc<Core>,
 }
 
@@ -227,14 +250,39 @@ impl<S: Storage> Runtime<S> {
         limits: Limits,
         policy: LocalPolicy,
     ) -> Runtime<S> {
+        Runtime::under(store, engine, limits, policy.into(), Source::Caller)
+    }
+
+    /// A runtime under the store's own policy, the document `policy.toml`: as it stands now, and read again under every lock, so that a change binds every
+    /// process from its next operation on. A document that cannot be followed hinders nobody from looking: [`Runtime::policy_fault`].
+    pub fn under_store_policy(store: Store<S>, engine: Engine, limits: Limits) -> Runtime<S> {
+        let rules = Rules::of_store(&store);
+        Runtime::under(store, engine, limits, rules, Source::Store)
+    }
+
+    fn under(
+        store: Store<S>,
+        engine: Engine,
+        limits: Limits,
+        rules: Rules,
+        policy_of: Source,
+    ) -> Runtime<S> {
         let shared = Core {
             board: Arc::new(Switchboard::new()),
             resident: Resident::default(),
-            budgets: Budgets::from(policy.budget),
-            policy,
+            rules: ArcSwap::from_pointee(rules),
             ledger: Ledger::default(),
         };
-        Runtime { store, engine, limits, actor: None, in_place: false, shared: Arc::new(shared) }
+        Runtime {
+            store,
+            engine,
+            limits,
+            actor: None,
+            in_place: false,
+            policy_of,
+            pause: pause::usual(),
+            shared: Arc::new(shared),
+        }
     }
 
     /// The same runtime, which leaves weights where the medium has them instead of reading them into memory: for whoever switches and does not
@@ -256,16 +304,6 @@ impl<S: Storage> Runtime<S> {
     /// How its sessions run.
     pub fn engine(&self) -> &Engine {
         &self.engine
-    }
-
-    /// The local rules.
-    pub fn policy(&self) -> &LocalPolicy {
-        &self.shared.policy
-    }
-
-    /// How much memory it may use.
-    pub fn budgets(&self) -> &Budgets {
-        &self.shared.budgets
     }
 
     /// What is resident and reserved now, in the terms of a plan.

@@ -13,7 +13,8 @@ impl<S: Storage> Runtime<S> {
     /// # Errors
     /// `unsigned`, `untrusted-key`, `bad-signature`, `bare-base-refused`; what the storage returns.
     pub(super) fn judge(&self, manifest: &Manifest) -> Result<(), RuntimeError> {
-        let signatures = match self.shared.policy.trust.rule {
+        let policy = self.shared.followed()?.policy;
+        let signatures = match policy.trust.rule {
             // Nobody needs to have signed: nothing is looked for.
             TrustRule::None => Vec::new(),
             _ => {
@@ -21,7 +22,7 @@ impl<S: Storage> Runtime<S> {
                 found.into_iter().map(|(_, signature)| signature).collect()
             }
         };
-        Ok(self.shared.policy.judge(manifest, &signatures)?)
+        Ok(policy.judge(manifest, &signatures)?)
     }
 
     /// A manifest of the same composition that may be activated, where the store has one: what somebody signed is not signed anew because it

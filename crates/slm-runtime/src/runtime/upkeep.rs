@@ -1,8 +1,10 @@
 //! `gc` and `verify`: the store's, with what only a runtime knows of models and signatures.
 
 use slm_format::Digest;
-use slm_manifest::Manifest;
-use slm_store::{GcOptions, GcReport, Storage, StoreError, VerifyReport};
+use slm_manifest::{Manifest, Name};
+use slm_store::{
+    Change, GcOptions, GcReport, Intent, NameKind, Operation, Storage, StoreError, VerifyReport,
+};
 
 use crate::error::RuntimeError;
 use crate::runtime::Runtime;
@@ -14,10 +16,36 @@ impl<S: Storage> Runtime<S> {
     /// # Errors
     /// `store-busy`; damage that hides what is needed, and nothing is removed then; what the storage returns.
     pub fn gc(&self, keep_generations: usize, now: &str) -> Result<GcReport, RuntimeError> {
-        let mut lock = self.lock(now)?;
+        let mut lock = self.lock_to_change(now)?;
         let options =
             GcOptions { keep_generations, actor: self.actor.clone(), ..GcOptions::new(now) };
         Ok(self.store.gc(&mut lock, &options, &mut |manifest| self.needed_by(manifest))?)
+    }
+
+    /// Takes a name away, whatever it stands for and whether that can be read or not; `false` where nothing has it. What it stood for stays until
+    /// [`Runtime::gc`].
+    ///
+    /// # Errors
+    /// `store-busy`; what the storage returns.
+    pub fn remove_name(
+        &self,
+        kind: NameKind,
+        name: &Name,
+        now: &str,
+    ) -> Result<bool, RuntimeError> {
+        let mut lock = self.lock_to_change(now)?;
+        if matches!(self.store.name(kind, name), Ok(None)) {
+            return Ok(false);
+        }
+        let intent = Intent {
+            operation: Operation::RemoveName,
+            time: now.to_owned(),
+            actor: self.actor.clone(),
+            composition: None,
+            manifest: None,
+        };
+        let change = Change::RemoveName { kind, name: name.clone() };
+        Ok(self.store.begin(&mut lock, intent)?.stage(change)?.commit()?.changed)
     }
 
     /// Looks at everything in the store and goes on past what is wrong; `deep` hashes every blob.

@@ -2,6 +2,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 pub mod bend;
+pub mod share;
+pub mod switch;
+pub mod truth;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Sharing a composition whole: one `.slm` file, or an OCI image layout; and the signatures that go with it.
 //!
-//! A package holds a manifest and everything it needs: base, adapters, evaluation records, signatures. It holds nothing local: no
+//! A package holds a manifest and everything it needs: base, adapters, signatures, and the evaluation records of the composition with theirs. It holds nothing local: no
 //! policy, no names but those in the manifest, no generations. Reading one checks all of it before the store is touched, and one change
 //! of one name makes it visible; so a package that is refused, or a process that dies half-way, leaves no composition behind.
 
@@ -50,8 +50,11 @@ pub struct Unpacked {
     pub adapters: Vec<(Name, AdapterId, bool)>,
     /// The blobs that are in the store now, as in [`Shared::blobs`].
     pub blobs: Vec<Digest>,
-    /// How many of them are signatures. None was verified: whom to trust is the business of the policy, at activation.
+    /// How many of them are signatures.
     pub signatures: u64,
-    /// False where the name stood for this composition and manifest already.
+    /// How many of the signatures are by keys that the policy trusts, and hold. The others are of keys unknown here: whose signature is needed is the
+    /// business of the policy, at activation.
+    pub verified: u64,
+    /// False where the names stood for all of this already.
     pub changed: bool,
 }

@@ -104,9 +104,12 @@ impl<S: Storage> Runtime<S> {
             let title = adapter_title(&parts, digest);
             export.layer(media_type::ADAPTER, &title, (*stored(digest)?).as_ref())?;
         }
-        if let Some(digest) = parts.record {
-            let kind = media_type::EVALUATION_RECORD;
-            export.layer(kind, "evaluation.json", (*stored(digest)?).as_ref())?;
+        for (nth, &digest) in parts.records.iter().enumerate() {
+            let title = match nth {
+                0 => "evaluation.json".to_owned(),
+                nth => format!("evaluation-{}.json", nth + 1),
+            };
+            export.layer(media_type::EVALUATION_RECORD, &title, (*stored(digest)?).as_ref())?;
         }
         for (_, bytes) in &parts.signatures {
             export.layer(media_type::SIGNATURE, "manifest.json.minisig", bytes)?;

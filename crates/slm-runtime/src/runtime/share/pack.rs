@@ -55,8 +55,9 @@ impl<S: Storage> Runtime<S> {
         for bytes in &adapters {
             writer.section(SectionKind::Adapter, (**bytes).as_ref())?;
         }
-        let record = parts.record.map(|digest| self.store.verified_blob(digest)).transpose()?;
-        if let Some(bytes) = &record {
+        let records = parts.records.iter().map(|&digest| self.store.verified_blob(digest));
+        let records = records.collect::<Result<Vec<_>, _>>()?;
+        for bytes in &records {
             writer.section(SectionKind::EvaluationRecord, (**bytes).as_ref())?;
         }
         for (_, bytes) in &parts.signatures {
@@ -77,7 +78,9 @@ impl<S: Storage> Runtime<S> {
     }
 
     /// Brings the composition of a packed file into the store under a name. Everything is verified before the store is touched: every
-    /// section and tensor hash, the base, every adapter, that they bind, and that the manifest says of them what they are.
+    /// section and tensor hash, the base, every adapter, that they bind, that the manifest says of them what they are, that records and signatures are of
+    /// what is there, and that a signature by a trusted key holds. Then all names are given in one change: the composition's, and those of base and
+    /// adapters that nothing has.
     ///
     /// # Errors
     /// The first thing found wrong in the file; `name-taken` when the name stands for something else and `replace` is false; `store-busy`.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use slm_format::container::{Container, SectionKind};
 use slm_format::{Digest, DigestWriter};
-use slm_manifest::signature::{Signature, SignedDocument};
+use slm_manifest::signature::{DocumentKind, Signature, SignedDocument};
 use slm_manifest::{
     AdapterEntry, AdapterId, BaseId, EvaluationRecord, Manifest, Name, QuantizationEntry,
     TokenizerId,
 };
 use slm_overlay::Adapter;
-use slm_store::{Change, Intent, NameKind, NameRecord, Operation, Storage, StoreError};
+use slm_store::{Change, Intent, NameChange, NameKind, NameRecord, Operation, Storage, StoreError};
 
 use super::Unpacked;
 use super::error::ShareError;
@@ -28,7 +28,8 @@ pub(super) struct Parts {
     pub(super) base: Digest,
     /// In the order of the stack; a file once.
     pub(super) adapters: Vec<Digest>,
-    pub(super) record: Option<Digest>,
+    /// The one that the manifest names, then every other of the composition.
+    pub(super) records: Vec<Digest>,
     pub(super) signatures: Vec<(Digest, Vec<u8>)>,
 }
 
@@ -49,7 +50,7 @@ impl Parts {
     pub(super) fn blobs(&self) -> Vec<Digest> {
         let mut blobs = vec![self.base];
         blobs.extend(&self.adapters);
-        blobs.extend(self.record);
+        blobs.extend(&self.records);
         blobs.extend(self.signatures.iter().map(|(digest, _)| *digest));
         blobs
     }
@@ -70,12 +71,19 @@ impl<S: Storage> Runtime<S> {
             }
         }
         let mut signatures = self.signatures_of(manifest.digest())?;
+        let mut records = Vec::new();
         if let Some(record) = manifest.evaluation {
             let bytes = self.store.verified_blob(record)?;
             EvaluationRecord::parse((*bytes).as_ref(), &self.limits).map_err(ShareError::from)?;
-            signatures.extend(self.signatures_of(record)?);
+            records.push(record);
         }
-        Ok(Parts { base, adapters, record: manifest.evaluation, signatures, manifest })
+        let of_composition = self.evaluations_of(manifest.composition_id())?;
+        let others = of_composition.into_iter().map(|(digest, _)| digest);
+        records.extend(others.filter(|digest| Some(*digest) != manifest.evaluation));
+        for record in &records {
+            signatures.extend(self.signatures_of(*record)?);
+        }
+        Ok(Parts { base, adapters, records, signatures, manifest })
     }
 
     /// The blob of a manifest's base with its tokenizer: a named one, else whichever blob claims to be it.
@@ -105,10 +113,10 @@ impl<S: Storage> Runtime<S> {
         replace: bool,
         now: &str,
     ) -> Result<Unpacked, RuntimeError> {
-        let manifest = self.check(package)?;
+        let (manifest, verified) = self.check(package)?;
         let composition = manifest.composition_id();
         let manifest_digest = Digest::of(package.manifest);
-        let mut lock = self.store.lock_at(now)?;
+        let mut lock = self.lock_to_change(now)?;
         let mut pending = self.store.begin(
             &mut lock,
             Intent {
@@ -129,26 +137,27 @@ impl<S: Storage> Runtime<S> {
                 blobs.push(self.store.put_bytes(lock, bytes)?);
             }
             blobs.push(self.store.put_bytes(lock, package.manifest)?);
-            Ok(blobs)
+            let kind = NameKind::Composition;
+            let mut changes = vec![NameChange { kind, name: name.clone(), record, replace }];
+            let base = NameRecord { id: manifest.base_model_hash.digest(), blob: blobs[0] };
+            self.offer_name(&mut changes, NameKind::Base, name, base)?;
+            let mut adapters = Vec::new();
+            for AdapterEntry { name, adapter_id, file_hash, .. } in &manifest.adapters {
+                let record = NameRecord { id: adapter_id.digest(), blob: *file_hash };
+                let named = self.offer_name(&mut changes, NameKind::Adapter, name, record)?;
+                adapters.push((name.clone(), *adapter_id, named));
+            }
+            Ok((blobs, changes, adapters))
         });
-        let blobs = match stored {
-            Ok(blobs) => blobs,
+        let (blobs, changes, adapters) = match stored {
+            Ok(stored) => stored,
             Err(error) => {
                 refused(pending, &error);
                 return Err(error.into());
             }
         };
-        let change =
-            Change::SetName { kind: NameKind::Composition, name: name.clone(), record, replace };
-        let changed = pending.stage(change)?.commit()?.changed;
-        let base = NameRecord { id: manifest.base_model_hash.digest(), blob: blobs[0] };
-        self.offer_name(&mut lock, NameKind::Base, name, &base, now)?;
-        let mut adapters = Vec::new();
-        for AdapterEntry { name, adapter_id, file_hash, .. } in &manifest.adapters {
-            let record = NameRecord { id: adapter_id.digest(), blob: *file_hash };
-            let named = self.offer_name(&mut lock, NameKind::Adapter, name, &record, now)?;
-            adapters.push((name.clone(), *adapter_id, named));
-        }
+        // One change of all the names: whoever looks sees none of them or all.
+        let changed = pending.stage(Change::SetNames(changes))?.commit()?.changed;
         Ok(Unpacked {
             composition,
             manifest: manifest_digest,
@@ -156,12 +165,14 @@ impl<S: Storage> Runtime<S> {
             adapters,
             blobs,
             signatures: package.signatures.len() as u64,
+            verified,
             changed,
         })
     }
 
-    /// Everything that activation checks, and that the package holds what it needs and nothing else.
-    fn check(&self, package: &Package<'_>) -> Result<Manifest, RuntimeError> {
+    /// Everything that activation checks, and that the package holds what it needs and nothing else; and how many of its signatures are by
+    /// trusted keys.
+    fn check(&self, package: &Package<'_>) -> Result<(Manifest, u64), RuntimeError> {
         let manifest = Manifest::parse(package.manifest, &self.limits)?;
         if manifest.to_canonical_json() != package.manifest {
             return Err(ShareError::NotCanonical { found: Digest::of(package.manifest) }.into());
@@ -186,8 +197,8 @@ impl<S: Storage> Runtime<S> {
         if found != expected {
             return Err(contradicts("composition", &found, &expected).into());
         }
-        self.check_companions(package, &manifest)?;
-        Ok(manifest)
+        let verified = self.check_companions(package, &manifest)?;
+        Ok((manifest, verified))
     }
 
     fn check_base(
@@ -242,12 +253,13 @@ impl<S: Storage> Runtime<S> {
         Ok((name, Arc::new(bound), entry.merge_weight))
     }
 
-    /// Evaluation records are of this composition, the one that the manifest names is there, and every signature is of what is there.
+    /// Evaluation records are of this composition, the one that the manifest names is there, and every signature is of what is there. How
+    /// many of the signatures are by trusted keys.
     fn check_companions(
         &self,
         package: &Package<'_>,
         manifest: &Manifest,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<u64, RuntimeError> {
         let records = by_digest("evaluation record", &package.records)?;
         if let Some(digest) = manifest.evaluation.filter(|digest| !records.contains_key(digest)) {
             return Err(ShareError::Absent { what: "evaluation record", digest }.into());
@@ -262,13 +274,37 @@ impl<S: Storage> Runtime<S> {
             *document == SignedDocument::manifest(package.manifest)
                 || records.values().any(|r| *document == SignedDocument::evaluation_record(r))
         };
+        let mut verified = 0;
         for (digest, bytes) in by_digest("signature", &package.signatures)? {
-            Signature::parse(bytes).map_err(ShareError::from)?;
-            if !SignedDocument::claimed_by(bytes).is_some_and(|claimed| signed(&claimed)) {
-                return Err(ShareError::Stray { what: "signature", digest }.into());
+            let signature = Signature::parse(bytes).map_err(ShareError::from)?;
+            let claimed = SignedDocument::claimed_by(bytes).filter(|claimed| signed(claimed));
+            let claimed = claimed.ok_or(ShareError::Stray { what: "signature", digest })?;
+            let document = records.get(&claimed.digest).copied().unwrap_or(package.manifest);
+            verified += u64::from(self.holds(claimed.kind, document, &signature)?);
+        }
+        Ok(verified)
+    }
+
+    /// Whether a signature is by a trusted key. One by an unknown key can be held against nothing; one that says that it is by a trusted key and is not
+    /// is refused.
+    fn holds(
+        &self,
+        kind: DocumentKind,
+        document: &[u8],
+        signature: &Signature,
+    ) -> Result<bool, RuntimeError> {
+        let policy = self.policy();
+        let mut wrong = None;
+        for trusted in policy.keys.iter().filter(|key| key.key.id() == signature.key_id()) {
+            match trusted.key.verify_document(kind, document, signature) {
+                Ok(()) => return Ok(true),
+                Err(error) => wrong = wrong.or(Some(error)),
             }
         }
-        Ok(())
+        match wrong {
+            Some(error) => Err(ShareError::from(error).into()),
+            None => Ok(false),
+        }
     }
 
     fn name_is_free(
@@ -287,35 +323,28 @@ impl<S: Storage> Runtime<S> {
         }
     }
 
-    /// Gives a thing a name that nothing has, as an operation of its own; whether the name stands for it now. A package takes no name from
+    /// Puts a name that nothing has among the names to be given; whether the name stands for the thing then. A package takes no name from
     /// anything.
     fn offer_name(
         &self,
-        lock: &mut slm_store::WriteLock,
+        changes: &mut Vec<NameChange>,
         kind: NameKind,
         name: &Name,
-        record: &NameRecord,
-        now: &str,
-    ) -> Result<bool, RuntimeError> {
-        match self.store.name(kind, name) {
-            Ok(None) => {}
-            Ok(Some(current)) => return Ok(current == *record),
-            Err(_) => return Ok(false),
+        record: NameRecord,
+    ) -> Result<bool, StoreError> {
+        let given = changes.iter().find(|change| change.kind == kind && change.name == *name);
+        let current = match given {
+            Some(change) => Some(change.record),
+            None => match self.store.name(kind, name) {
+                // A damaged record is somebody's, and `verify` tells of it.
+                Err(StoreError::NameDamaged { .. }) => return Ok(false),
+                current => current?,
+            },
+        };
+        if current.is_none() {
+            changes.push(NameChange { kind, name: name.clone(), record, replace: false });
         }
-        let operation = match kind {
-            NameKind::Base => Operation::Import,
-            _ => Operation::AdapterImport,
-        };
-        let intent = Intent {
-            operation,
-            time: now.to_owned(),
-            actor: self.actor.clone(),
-            composition: None,
-            manifest: None,
-        };
-        let change = Change::SetName { kind, name: name.clone(), record: *record, replace: false };
-        self.store.begin(lock, intent)?.stage(change)?.commit()?;
-        Ok(true)
+        Ok(current.is_none_or(|current| current == record))
     }
 }
 

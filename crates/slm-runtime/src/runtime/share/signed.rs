@@ -81,7 +81,7 @@ impl<S: Storage> Runtime<S> {
         let signed = SignedDocument { kind, digest: Digest::of(document) };
         let bytes = signature.to_document_of(signed).into_bytes();
         let blob = Digest::of(&bytes);
-        let mut lock = self.store.lock_at(now)?;
+        let mut lock = self.lock_to_change(now)?;
         let pending = self.store.begin(
             &mut lock,
             Intent {

@@ -1,0 +1,104 @@
+//! A memory plan beside what is allocated, counted by the allocator itself, component by component.
+
+use std::alloc::System;
+use std::sync::Arc;
+
+use slm_manifest::ExecutionProfile;
+use slm_quant::{Inline, Kernels};
+use slm_runtime::budget::{MemoryPlan, Workload};
+use slm_runtime::load::Base;
+use slm_runtime::{Composition, Engine, Session};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use super::{LIMITS, resolve};
+
+/// Counts everything that the process allocates.
+pub static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How far a plan may be from the truth, in percent of the plan: what is allocated is never more than planned, and at least so much less.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub base: u64,
+    pub adapters: u64,
+    pub scratch: u64,
+    pub total: u64,
+}
+
+/// Bytes that what `f` returns keeps allocated.
+pub fn kept<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    let region = Region::new(COUNTING);
+    let value = f();
+    let change = region.change();
+    (value, (change.bytes_allocated - change.bytes_deallocated) as u64)
+}
+
+/// `found` bytes are what was planned, to so many percent on either side.
+fn near(what: &str, found: u64, planned: u64, percent: u64) {
+    let share = found as f64 / planned as f64 * 100.0;
+    println!("{what:<12} planned {planned:>11}, allocated {found:>11}: {share:.1} %");
+    assert!(
+        found.abs_diff(planned) * 100 <= planned * percent,
+        "{what}: {found} bytes, planned {planned}, allowed {percent} %"
+    );
+}
+
+/// Loads, composes and runs, and holds each component against its plan.
+pub fn check(model: &[u8], adapters: &[(&str, &[u8], &[u8])], works: &[Workload], bounds: Bounds) {
+    let (bytes, counted) = kept(|| vec![1u8; 1000]);
+    assert_eq!(counted, 1000, "the counter counts");
+    drop(bytes);
+    let load = || Base::load(model, &LIMITS, Kernels::detect(), &Inline, &|_| {});
+    let (base, base_bytes) = kept(|| Arc::new(load().expect("a model")));
+    // Weights in pages of their own do not come from the allocator.
+    let in_pages = if base_bytes < base.weight_bytes() { base.weight_bytes() } else { 0 };
+    let base_bytes = base_bytes + in_pages;
+    let (_, tokenizer_bytes) = kept(|| base.tokenizer().expect("a tokenizer").bos());
+    let (stack, adapter_bytes) = kept(|| {
+        let bind = |&(name, config, weights): &(&str, &[u8], &[u8])| {
+            let resolved = resolve(config, weights, &base.shape()).expect("an adapter");
+            let bound = Arc::new(resolved.adapter).bind(base.id(), &base.shape());
+            (name.to_owned(), Arc::new(bound.expect("a binding")), 1.0)
+        };
+        adapters.iter().map(bind).collect::<Vec<_>>()
+    });
+    let composition = Composition::new(Arc::clone(&base), stack).expect("a composition");
+    let composition = Arc::new(composition);
+    for &work in works {
+        let Workload { positions, chunk, all_logits } = work;
+        let profile = ExecutionProfile::DEFAULT;
+        let plan = MemoryPlan::of_session(&composition, &profile, 1, work).expect("a plan");
+        let vocab_size = base.config().vocab_size;
+        let tokens: Vec<u32> = (0..positions).map(|n| n * 7 % vocab_size).collect();
+        println!("{positions} positions, passes of {chunk}, all logits: {all_logits}");
+        let (mut session, small) = kept(|| {
+            Session::new(Arc::clone(&composition), profile, Engine::inline()).expect("a session")
+        });
+        let (last, grown) = kept(|| {
+            let mut last = Vec::new();
+            if all_logits {
+                let each = &mut |_, logits: &[f32]| {
+                    last.clear();
+                    last.extend_from_slice(logits);
+                };
+                session.advance_all(&tokens, chunk, each).expect("passes");
+            } else {
+                last = session.advance(&tokens, chunk).expect("passes");
+            }
+            last
+        });
+        assert_eq!((last.len(), session.kv_bytes()), (vocab_size as usize, plan.kv));
+        near("  scratch", grown - plan.kv, plan.scratch, bounds.scratch);
+        println!("  cache        planned {:>11}, allocated the same", plan.kv);
+        let whole = base_bytes + tokenizer_bytes + adapter_bytes + small + grown;
+        near("  total", whole, plan.total(), bounds.total);
+        // What is planned is enough: what is small has its allowance.
+        assert!(whole <= plan.total(), "{whole} bytes, planned {}", plan.total());
+        assert_eq!(plan.requantization, 0);
+    }
+    let plan = MemoryPlan::of_session(&composition, &ExecutionProfile::DEFAULT, 1, works[0]);
+    let plan = plan.expect("a plan");
+    near("base", base_bytes, plan.base, bounds.base);
+    near("adapters", adapter_bytes, plan.adapters, bounds.adapters);
+    println!("tokenizer    {tokenizer_bytes:>11} of an allowance of {}", plan.overhead);
+    assert_eq!(plan.adapters, 2 * plan.extra_bytes);
+}
