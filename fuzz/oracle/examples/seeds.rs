@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use slm_oracle::{
-    adapter_sample, container_sample, gguf_sample, join, manifest_sample, peft_kind_sample,
-    peft_sample, sealed,
+    adapter_sample, container_sample, delta_sample, gguf_sample, join, manifest_sample,
+    peft_kind_sample, peft_sample, sealed, slm1_sample,
 };
 
 fn main() -> std::io::Result<()> {
@@ -33,6 +33,14 @@ fn main() -> std::io::Result<()> {
     write("container/slm-section-reserved.slm", &sealed(&bent(&container, 68, 1)))?;
     write("container/slm-file-length.slm", &container[..container.len() - 1])?;
 
+    let slm1 = slm1_sample(&recipe);
+    write("slm1/ok_generated.slm1", &slm1)?;
+    write("slm1/ok_bare.slm1", &slm1_sample(&[]))?;
+    write("slm1/slm1-version.slm1", &bent(&slm1, 4, 2))?;
+    write("slm1/slm1-heads.slm1", &bent(&slm1, 40, 3))?;
+    write("slm1/slm1-padding.slm1", &bent(&slm1, slm1.len() - 1, 1))?;
+    write("slm1/slm1-truncated.slm1", &slm1[..100])?;
+
     let manifest = manifest_sample(&recipe);
     let toml = manifest.to_toml();
     write("manifest/ok_generated.toml", toml.as_bytes())?;
@@ -54,6 +62,12 @@ fn main() -> std::io::Result<()> {
             .find(|file| format_of(file) == start)
             .expect("a byte that chooses the format");
         write(&format!("adapter/ok_generated.{name}"), &sample)?;
+    }
+    for (name, kind) in [("dense", 0), ("sparse", 1), ("lora", 2)] {
+        write(
+            &format!("adapter/ok_delta_{name}.safetensors"),
+            &delta_sample(&[&[0, kind], &recipe[..]].concat()),
+        )?;
     }
     let (config, weights) = peft_sample(&recipe);
     write("peft/ok_generated.peft", &join(config.as_bytes(), &weights))?;

@@ -1,19 +1,25 @@
-//! Adapters of other formats: binary LoRA files and GGUF.
+//! Adapters of other formats: binary LoRA files, GGUF and typed deltas.
 
-use slm_format::{Coded, ContentHash, Limits};
+use slm_format::safetensors::SafeTensors;
+use slm_format::{Coded, ContentHash, Digest, Encoding, Limits};
+use slm_manifest::{BaseId, TokenizerId};
 use slm_overlay::binary::{BinaryFormat, Compact, Layout, LoraAdapter};
+use slm_overlay::delta::{BaseMatrices, DeltaFile, DeltaIdentity, to_delta};
 use slm_overlay::gguf::{GgufAdapter, to_gguf};
 use slm_overlay::peft::BindingReport;
+use slm_overlay::{Adapter, Delta, DenseDelta, Factor, Module, SourceDigest, SparseDelta};
 
 use crate::Verdict;
 use crate::peft::{base, holds};
 use crate::recipe::Recipe;
 
-/// All three formats on the same bytes.
+/// All formats on the same bytes, and as a recipe.
 pub fn adapter(data: &[u8]) {
     plan008(data);
     compact(data);
     gguf_adapter(data);
+    delta(data);
+    delta_recipe(data);
 }
 
 /// Reading never panics. Of an accepted file every number is finite and every length is what its dimensions need, and it is written again byte for
@@ -72,6 +78,81 @@ pub fn gguf_adapter(data: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
+/// Reading never panics. An accepted typed delta holds, carries no more bytes than its file, and written again is read as it was.
+pub fn delta(data: &[u8]) -> Verdict {
+    let limits = Limits::STANDARD;
+    let base = base();
+    let parsed = DeltaFile::parse(data, &limits);
+    let resolved = parsed.and_then(|file| Ok((file.resolve(&base)?, file)));
+    let ((adapter, report), file) = match resolved {
+        Ok(both) => both,
+        Err(error) => return Verdict::Refused(error.code()),
+    };
+    assert!(adapter.bytes() <= data.len() as u64, "more bytes than the file has");
+    let again = to_delta(&adapter, file.identity()).expect("an accepted delta can be written");
+    let second = DeltaFile::parse(&again, &limits).expect("a written delta can be read");
+    let (other, _) = second.resolve(&base).expect("a written delta fits the same base");
+    assert_eq!((other.id(), other.sources()), (adapter.id(), adapter.sources()));
+    assert_eq!(second.identity(), file.identity(), "written, the identity is another");
+    // A delta may be beyond f32 with the base's weights: then it binds to none, which is no fault of reading.
+    if std::sync::Arc::new(adapter.clone()).bind(file.identity().base, &base).is_ok() {
+        holds(adapter, &report, &base);
+    }
+    Verdict::Accepted
+}
+
+/// A typed delta made by the recipe is accepted; with one byte bent it is refused or holds as any.
+pub fn delta_recipe(data: &[u8]) -> Verdict {
+    let mut recipe = Recipe::new(data);
+    let mut file = valid_delta(&mut recipe);
+    assert_eq!(delta(&file), Verdict::Accepted, "a valid delta was refused");
+    let at = 8 + recipe.below(file.len() - 8);
+    file[at] = recipe.byte();
+    delta(&file)
+}
+
+fn valid_delta(recipe: &mut Recipe<'_>) -> Vec<u8> {
+    let identity = DeltaIdentity {
+        matrices: BaseMatrices::of(&base()),
+        tokenizer: TokenizerId::of_canonical(b"tokenizer"),
+        base: BaseId::of_canonical(b"base"),
+        quantization: vec![(Encoding::F32, 15)],
+        numerics: 1,
+    };
+    let factor = |recipe: &mut Recipe<'_>, rows: u64, cols: u64| {
+        let painted = recipe.paint((rows * cols) as usize).into_iter();
+        let bytes = painted.flat_map(|byte| (f32::from(byte) / 64.0 + 0.01).to_le_bytes());
+        Factor::new("x", Encoding::F32, rows, cols, bytes.collect()).expect("a factor")
+    };
+    let kind = recipe.below(3);
+    let targets = [("blk.0.attn_v.weight", 4, 8), ("blk.1.ffn_down.weight", 8, 12)];
+    let modules = targets.map(|(target, rows, cols)| {
+        let delta = match kind {
+            0 => Delta::Dense(DenseDelta { scale: 1.0, delta: factor(recipe, rows, cols) }),
+            1 => {
+                let n = 1 + recipe.below(16) as u64;
+                Delta::Sparse(SparseDelta {
+                    scale: 1.0,
+                    rows: rows as u32,
+                    cols: cols as u32,
+                    indices: (0..n).map(|at| at * 2).collect(),
+                    values: factor(recipe, 1, n),
+                })
+            }
+            _ => {
+                let rank = 1 + recipe.below(3) as u64;
+                let (a, b) = (factor(recipe, rank, cols), factor(recipe, rows, rank));
+                Delta::Lora(slm_overlay::Lora { scale: 1.0, a, b, bias: None })
+            }
+        };
+        Module { target: target.to_owned(), delta }
+    });
+    let source = SourceDigest { name: "source".to_owned(), digest: Digest::of(b"source") };
+    let sources = if kind == 2 { vec![source] } else { Vec::new() };
+    let adapter = Adapter::new(modules.into()).expect("valid modules").with_sources(sources);
+    to_delta(&adapter, &identity).expect("a valid delta can be written")
+}
+
 fn check(pairs: &[LoraAdapter]) {
     assert!(!pairs.is_empty(), "a file without pairs was accepted");
     for pair in pairs {
@@ -88,8 +169,16 @@ pub fn adapter_file(data: &[u8]) -> Verdict {
     match BinaryFormat::detect(data) {
         Some(BinaryFormat::Plan008) => plan008(data),
         Some(BinaryFormat::Compact) => compact(data),
-        None => gguf_adapter(data),
+        None => match SafeTensors::parse(data, &Limits::STANDARD) {
+            Ok(file) if DeltaFile::is_delta(&file) => delta(data),
+            _ => gguf_adapter(data),
+        },
     }
+}
+
+/// The typed delta that a recipe makes.
+pub fn delta_sample(recipe: &[u8]) -> Vec<u8> {
+    valid_delta(&mut Recipe::new(recipe))
 }
 
 /// A file made by the recipe is accepted; with one byte bent and its hash made right again it is refused or holds as any. Gives the verdict on

@@ -12,14 +12,17 @@ mod gguf;
 mod manifest;
 mod peft;
 mod recipe;
+mod slm1;
 
 pub use adapter::{
-    adapter, adapter_file, adapter_recipe, adapter_sample, compact, gguf_adapter, plan008,
+    adapter, adapter_file, adapter_recipe, adapter_sample, compact, delta, delta_recipe,
+    delta_sample, gguf_adapter, plan008,
 };
 pub use container::{container, container_file, container_recipe, container_sample, sealed};
 pub use gguf::{gguf, gguf_file, gguf_recipe, gguf_sample};
 pub use manifest::{manifest, manifest_file, manifest_recipe, manifest_sample};
 pub use peft::{join, peft, peft_file, peft_kind_sample, peft_recipe, peft_sample};
+pub use slm1::{slm1, slm1_file, slm1_recipe, slm1_sample};
 
 /// Which way an input went.
 #[derive(Debug, Clone, PartialEq, Eq)]

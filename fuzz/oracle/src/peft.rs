@@ -8,7 +8,7 @@ use slm_format::safetensors::{self, Dtype, SafeTensors, TensorSource};
 use slm_format::{Coded, Digest, Encoding, Limits};
 use slm_manifest::BaseId;
 use slm_manifest::config::Architecture;
-use slm_overlay::peft::{BindingReport, PeftAdapter};
+use slm_overlay::peft::{BindingReport, PeftAdapter, PeftFiles, to_peft};
 use slm_overlay::{Adapter, BaseShape, BaseWeights, Module};
 
 use crate::Verdict;
@@ -43,7 +43,8 @@ pub fn join(config: &[u8], weights: &[u8]) -> Vec<u8> {
 }
 
 /// Reading never panics. Of an accepted adapter every factor and scale is finite, every tensor of the file belongs to a module, every module is in
-/// the report and the other way round, it binds to its base, and it comes back equal and under the same identity from a `.slm` file.
+/// the report and the other way round, it holds no more bytes than the file, it binds to its base, and it comes back equal and under the same
+/// identity from a `.slm` file and, written as PEFT writes it, from a folder.
 pub fn peft_file(data: &[u8]) -> Verdict {
     let Some((length, rest)) = data.split_at_checked(4) else { return Verdict::Refused("short") };
     let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
@@ -66,6 +67,14 @@ pub fn peft_file(data: &[u8]) -> Verdict {
         own + report.dropped.len(),
         "a tensor of the file is in no module"
     );
+    let (bytes, limit) = (adapter.bytes(), weights.len() as u64);
+    assert!(bytes <= limit, "an adapter of {bytes} bytes from a file of {limit}");
+    if let Ok(PeftFiles { config, weights, .. }) = to_peft(&adapter, &base) {
+        let again = PeftAdapter::parse(config.as_bytes(), &weights, &limits)
+            .and_then(|read| read.resolve(&base));
+        let (again, _) = again.expect("a written adapter can be read");
+        assert_eq!(again.id(), adapter.id(), "written as PEFT, the adapter has another identity");
+    }
     holds(adapter, &report, &base);
     Verdict::Accepted
 }
@@ -100,9 +109,14 @@ pub(crate) fn holds(adapter: Adapter, report: &BindingReport, base: &BaseShape<'
     let again = Adapter::read(&container, &limits).expect("a written adapter can be read");
     assert_eq!(again.id(), adapter.id(), "stored, the adapter has another identity");
     assert_eq!(again, adapter, "stored, the adapter is another");
-    Arc::new(adapter)
+    let given = adapter.bytes();
+    let bound = Arc::new(adapter)
         .bind(BaseId::from_digest(Digest::of(b"base")), base)
         .expect("an adapter binds to the base it was resolved on");
+    // Factors in f32, turned or multiplied out, never more than the matrices that they stand beside.
+    let matrices: u64 = base.tensors.values().map(|(rows, cols)| rows * cols).sum();
+    let (bytes, limit) = (bound.bytes(), 8 * (given + matrices) + 4096);
+    assert!(bytes <= limit, "bound, an adapter of {given} bytes takes {bytes}, more than {limit}");
 }
 
 /// An adapter made by the recipe is accepted; with one thing bent it is refused or holds as any. Gives the verdict on what was bent.
@@ -137,7 +151,99 @@ pub fn peft_recipe(data: &[u8]) -> Verdict {
     ];
     let field = recipe.one_of(&fields);
     let more = config.replacen('{', &format!("{{{field}, "), 1);
-    peft_file(&join(more.as_bytes(), &weights))
+    let verdict = peft_file(&join(more.as_bytes(), &weights));
+    // A configuration of any fields with any values; one that stands twice in an object is refused, so the original's may go.
+    let fields = (0..1 + recipe.below(3)).map(|_| any_field(&mut recipe)).collect::<Vec<_>>();
+    let body = if recipe.rarely(3) { "" } else { &config[1..config.len() - 1] };
+    let glue = if body.is_empty() { "" } else { ", " };
+    let odd = format!("{{{body}{glue}{}}}", fields.join(", "));
+    peft_file(&join(odd.as_bytes(), &weights));
+    verdict
+}
+
+/// A field that some version of PEFT knows, with a value of any type.
+fn any_field(recipe: &mut Recipe<'_>) -> String {
+    const NAMES: [&str; 40] = [
+        "peft_type",
+        "r",
+        "lora_alpha",
+        "alpha",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+        "init_lora_weights",
+        "use_dora",
+        "lora_bias",
+        "alora_invocation_tokens",
+        "ensure_weight_tying",
+        "feedforward_modules",
+        "save_projection",
+        "init_weights",
+        "init_ia3_weights",
+        "projection_prng_key",
+        "bias",
+        "modules_to_save",
+        "fan_in_fan_out",
+        "arrow_config",
+        "kasa_config",
+        "layer_replication",
+        "megatron_config",
+        "monteclora_config",
+        "target_parameters",
+        "trainable_token_indices",
+        "use_bdlora",
+        "use_qalora",
+        "lora_dropout",
+        "task_type",
+        "base_model_name_or_path",
+        "inference_mode",
+        "decompose_both",
+        "loftq_config",
+        "of_a_later_version",
+    ];
+    const VALUES: [&str; 36] = [
+        "null",
+        "true",
+        "false",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "8",
+        "0.5",
+        "1e308",
+        "1e-320",
+        "1e400",
+        "4294967296",
+        "18446744073709551616",
+        "NaN",
+        "\"\"",
+        "\"none\"",
+        "\"all\"",
+        "\"all-linear\"",
+        "\"pissa_niter_4\"",
+        "\"gaussian\"",
+        "\"LORA\"",
+        "\"VERA\"",
+        "\"(a+)+$\"",
+        "\".*\\\\.(q|v)_proj\"",
+        "\"[\"",
+        "\"\\ud800\"",
+        "[]",
+        "[0]",
+        "[1, 0, 1]",
+        "[\"q_proj\", \"v_proj\", \"down_proj\"]",
+        "[[]]",
+        "{}",
+        "{\"q_proj\": 2}",
+        "{\"layers.0\": 1e39, \".*\": -2}",
+        "{\"a\": {\"b\": [{}]}}",
+    ];
+    format!("\"{}\": {}", recipe.one_of(&NAMES), recipe.one_of(&VALUES))
 }
 
 /// An adapter of another kind than LoRA: IA³, LoHa, LoKr, VeRA, DoRA, or LoRA with a bias and on the embedding table.

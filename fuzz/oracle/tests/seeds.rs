@@ -8,11 +8,12 @@ use slm_oracle::Verdict;
 /// A target's name, its properties, its verdict on a file, and its verdict on a bent recipe.
 type Target = (&'static str, fn(&[u8]), fn(&[u8]) -> Verdict, fn(&[u8]) -> Verdict);
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("gguf", slm_oracle::gguf, slm_oracle::gguf_file, slm_oracle::gguf_recipe),
     ("container", slm_oracle::container, slm_oracle::container_file, slm_oracle::container_recipe),
     ("manifest", slm_oracle::manifest, slm_oracle::manifest_file, slm_oracle::manifest_recipe),
     ("adapter", slm_oracle::adapter, slm_oracle::adapter_file, slm_oracle::adapter_recipe),
+    ("slm1", slm_oracle::slm1, slm_oracle::slm1_file, slm_oracle::slm1_recipe),
     ("peft", slm_oracle::peft, slm_oracle::peft_file, slm_oracle::peft_recipe),
 ];
 
