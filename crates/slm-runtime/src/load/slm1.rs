@@ -29,6 +29,8 @@ const LAYER: [(&str, &str); 9] = [
     ("w3", "ffn_up"),
 ];
 
+const EMBEDDING: &str = "token_embd.weight";
+
 /// Reads an SLM1 model.
 pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeError> {
     let slm1 = Slm1::parse(file, limits)?;
@@ -51,7 +53,6 @@ pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeE
         sliding_window_pattern: None,
         tied_embeddings: h.is_tied(),
     })?;
-    let tokenizer = TokenizerSpec::from_slm1(slm1.tokenizer(), limits)?;
     let names = names(&config);
     let mut tensors = Vec::with_capacity(slm1.tensors().len());
     for tensor in slm1.tensors() {
@@ -61,6 +62,10 @@ pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeE
         })?;
         tensors.push(decode(tensor, name)?);
     }
+    let embedding = tensors.iter().find(|tensor| tensor.name == EMBEDDING);
+    let rows = embedding.and_then(|tensor| tensor.shape.get(1)).copied();
+    let rows = rows.ok_or_else(|| ModelError::TensorMissing { name: EMBEDDING.to_owned() })?;
+    let tokenizer = TokenizerSpec::from_slm1(slm1.tokenizer(), rows, limits)?;
     Ok(SourceModel {
         config,
         tokenizer,
@@ -78,7 +83,7 @@ fn names(config: &ModelConfig) -> HashMap<u64, String> {
         let other = names.insert(name_hash(&theirs), ours);
         assert_eq!(other, None, "BUG: two of the format's names have one hash");
     };
-    insert("tok_embeddings.weight".to_owned(), "token_embd.weight".to_owned());
+    insert("tok_embeddings.weight".to_owned(), EMBEDDING.to_owned());
     insert("norm.weight".to_owned(), "output_norm.weight".to_owned());
     if !config.tied_embeddings {
         insert("output.weight".to_owned(), "output.weight".to_owned());

@@ -190,6 +190,14 @@ pub enum TokenizerError {
         /// Tokens in the vocabulary.
         vocab_size: u32,
     },
+    /// A tokenizer section is for another number of tokens than the embedding table has rows.
+    #[error("the tokenizer has {found} tokens, the embedding table {expected} rows")]
+    Vocabulary {
+        /// Tokens that the section claims.
+        found: u64,
+        /// Rows.
+        expected: u64,
+    },
     /// A tokenizer section of another length or version than it must have.
     #[error("tokenizer section: {reason}")]
     Section {
@@ -255,6 +263,7 @@ impl Coded for TokenizerError {
             TokenizerError::MergeOutput { .. } => "tokenizer-merge-output",
             TokenizerError::DuplicateRank { .. } => "tokenizer-duplicate-rank",
             TokenizerError::RecordOutOfRange { .. } => "tokenizer-record-out-of-range",
+            TokenizerError::Vocabulary { .. } => "vocabulary-mismatch",
             TokenizerError::Section { .. } => "tokenizer-section",
             TokenizerError::TooLarge { .. } => "limit-exceeded",
             TokenizerError::NotCanonical { .. } => "tokenizer-not-canonical",

@@ -25,15 +25,20 @@ const SPECIALS: [(&str, u32, &str); 4] = [
 const FIRST_MERGED: u32 = 260;
 
 impl TokenizerSpec {
-    /// The tokenizer of an SLM1 file's tokenizer section. Prompts begin with BOS; the format adds an EOS too and drops it again before the model
+    /// The tokenizer of an SLM1 file's tokenizer section, for an embedding table of `rows`: a section that claims another number is refused before
+    /// anything is made of it, since 28 bytes can claim any. Prompts begin with BOS; the format adds an EOS too and drops it again before the model
     /// sees it, so none is added here. Ids that the section gives no token are unused.
     ///
     /// # Errors
-    /// `tokenizer-unknown-model` for another magic; `tokenizer-section` for a section of another length, another version, or counts that cannot
+    /// `tokenizer-unknown-model` for another magic; `vocabulary-mismatch`; `tokenizer-section` for a section of another length, another version, or counts that cannot
     /// be; `tokenizer-duplicate-id`, `tokenizer-token-length`, `tokenizer-id-out-of-range`, `tokenizer-bad-byte-token`,
     /// `tokenizer-special-out-of-range`, `tokenizer-merge-unknown-token`, `tokenizer-merge-output`, `tokenizer-duplicate-rank`, and those of
     /// [`TokenizerSpec::check`].
-    pub fn from_slm1(section: &[u8], limits: &Limits) -> Result<TokenizerSpec, TokenizerError> {
+    pub fn from_slm1(
+        section: &[u8],
+        rows: u64,
+        limits: &Limits,
+    ) -> Result<TokenizerSpec, TokenizerError> {
         let mut reader = Reader::new(section);
         let magic = reader.array::<4>("magic").map_err(in_section)?;
         let is_bpe = match &magic {
@@ -49,10 +54,9 @@ impl TokenizerSpec {
             return Err(refuse(format!("version {version}, expected 1")));
         }
         let vocab_size = reader.u32("vocab_size").map_err(in_section)?;
-        let limit = limits.max_array_len.min(1 << 24);
-        if u64::from(vocab_size) > limit {
-            let (field, found) = ("vocabulary", u64::from(vocab_size));
-            return Err(TokenizerError::TooLarge { field, found, limit });
+        if u64::from(vocab_size) != rows {
+            let found = u64::from(vocab_size);
+            return Err(TokenizerError::Vocabulary { found, expected: rows });
         }
         if vocab_size < FIRST_MERGED {
             return Err(refuse(format!("a vocabulary of {vocab_size}, expected at least 260")));
@@ -215,7 +219,8 @@ mod tests {
     }
 
     fn read(section: &[u8]) -> Result<TokenizerSpec, TokenizerError> {
-        TokenizerSpec::from_slm1(section, &Limits::STANDARD)
+        let rows = section.get(8..12).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        TokenizerSpec::from_slm1(section, rows.into(), &Limits::STANDARD)
     }
 
     fn code(section: &[u8]) -> &'static str {
@@ -292,14 +297,18 @@ mod tests {
         assert_eq!(with(4, 2), "tokenizer-section");
         assert_eq!(with(8, 259), "tokenizer-section");
         assert_eq!(with(8, 261), "tokenizer-record-out-of-range");
-        assert_eq!(with(8, u32::MAX), "limit-exceeded");
+        // Whatever a section claims, rows back it or it is refused at once.
+        let claimed = TokenizerSpec::from_slm1(&fixture(), 263, &Limits::STANDARD).unwrap_err();
+        assert_eq!(claimed.code(), "vocabulary-mismatch");
         for at in [12, 16, 20, 24] {
             assert_eq!(with(at, 255), "tokenizer-special-out-of-range");
         }
         for at in [28, 32] {
             assert_eq!(with(at, u32::MAX), "tokenizer-section");
-            assert_eq!(with(at, 1), "tokenizer-section");
         }
+        // A merge fewer leaves bytes; a token fewer makes its record a merge.
+        assert_eq!(with(32, 1), "tokenizer-section");
+        assert_eq!(with(28, 1), "tokenizer-merge-unknown-token");
         // The first record, at 36: id, length, bytes; the second at 46.
         assert_eq!(with(36, 261), "tokenizer-duplicate-id");
         assert_eq!(with(36, 262), "tokenizer-record-out-of-range");
@@ -327,5 +336,29 @@ mod tests {
         assert_eq!(code(&btok), "accepted");
         assert_eq!(code(&[&btok[..], &[0]].concat()), "tokenizer-section");
         assert_eq!(code(&numbers(b"WORD", &[1])), "tokenizer-unknown-model");
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_or_gives_a_whole_document() {
+        let limits = Limits::STANDARD;
+        let mut section = fixture();
+        let (mut accepted, mut refused) = (0, 0);
+        for at in 0..section.len() {
+            let good = section[at];
+            for value in (0..=255).filter(|&value| value != good) {
+                section[at] = value;
+                match TokenizerSpec::from_slm1(&section, 262, &limits) {
+                    Ok(spec) => {
+                        let again = TokenizerSpec::from_canonical(&spec.to_canonical(), &limits);
+                        assert_eq!(again.as_ref(), Ok(&spec), "byte {at} is {value}");
+                        Tokenizer::new(&spec).expect("a checked document compiles");
+                        accepted += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            section[at] = good;
+        }
+        assert!(accepted > 100 && refused > 10_000, "{accepted} accepted, {refused} refused");
     }
 }
