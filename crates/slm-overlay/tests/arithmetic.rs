@@ -195,6 +195,47 @@ fn a_stack_is_ordered_and_a_shorter_one_adds_what_it_always_added() {
     assert_eq!(bits(&apply(&[(&one, 0.9)], &y, &x)), bits(&only));
 }
 
+/// Eight adapters of ranks 1 to 64 on one tensor: the contract's bits for every shorter stack too, and memory that is the sum of its parts.
+#[test]
+fn eight_adapters_are_eight_additions_and_eight_sizes() {
+    let (rows, cols) = (96u64, 64u64);
+    let ranks = [1u64, 2, 4, 8, 16, 32, 48, 64];
+    let entries: Vec<(Arc<BoundAdapter>, f32)> = ranks
+        .iter()
+        .zip([1.0f32, -0.5, 0.25, 2.0, 0.7, -1.0, 0.1, 0.9])
+        .map(|(&rank, weight)| {
+            let a = factor(Encoding::F32, rank, cols, &ramp(rank * cols, rank));
+            let b = factor(Encoding::F32, rows, rank, &ramp(rows * rank, rank + 1));
+            (bound(1.0 / rank as f32, a, b), weight)
+        })
+        .collect();
+    let parts: Vec<(f32, LoraModule)> = entries
+        .iter()
+        .map(|(bound, weight)| {
+            let module = bound.adapter().plain_lora().unwrap().remove(0);
+            (weight * module.scale, module)
+        })
+        .collect();
+    let (x, base) = (ramp(3 * cols, 5), ramp(3 * rows, 6));
+    for n in 0..=8 {
+        let stack = Stack::new(base_id(), entries[..n].to_vec()).unwrap();
+        let sizes = entries[..n].iter().map(|(bound, _)| bound.bytes());
+        assert_eq!(stack.bytes(), sizes.sum::<u64>());
+        let mut expected = base.clone();
+        reference(&parts[..n], &mut expected, &x);
+        let mut y = base.clone();
+        let tensor = stack.for_tensor("blk.0.ffn_up.weight");
+        tensor.apply(&Kernels::detect(), &Inline, &mut y, &x, &mut Vec::new(), 3, Gates::NONE);
+        assert_eq!(bits(&y), bits(&expected), "{n} adapters");
+    }
+    // The factors, and their copy in the kernels' form, whose parts may be filled up to whole strips of 16 rows.
+    for ((bound, _), rank) in entries.iter().zip(ranks) {
+        let factors = 4 * rank * (rows + cols);
+        let (least, most) = (2 * factors, 2 * factors + 4 * 16 * (rows + cols));
+        assert!((least..=most).contains(&bound.bytes()), "rank {rank}: {}", bound.bytes());
+    }
+}
+
 #[test]
 fn stacks_that_cannot_be_are_refused_beside_their_twins() {
     let scalar = |value: f32| factor(Encoding::F32, 1, 1, &[value]);

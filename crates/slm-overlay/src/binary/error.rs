@@ -17,6 +17,9 @@ pub enum BinaryError {
         /// The format's.
         expected: u32,
     },
+    /// The numbers stand with their highest byte first.
+    #[error("the file was written for a big-endian machine; its numbers must be little-endian")]
+    BigEndian,
     /// The stored BLAKE3 is not that of the bytes it covers.
     #[error("the content has another BLAKE3 hash than the file states")]
     Checksum,
@@ -167,6 +170,7 @@ impl Coded for BinaryError {
         match self {
             BinaryError::Magic => "lora-binary-magic",
             BinaryError::Version { .. } => "lora-binary-version",
+            BinaryError::BigEndian => "lora-binary-big-endian",
             BinaryError::Checksum => "lora-binary-checksum",
             BinaryError::Short { .. } => "lora-binary-short",
             BinaryError::Read(error) => error.code(),

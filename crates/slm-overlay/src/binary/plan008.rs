@@ -26,7 +26,10 @@ pub(super) fn load(bytes: &[u8], limits: &Limits) -> Result<Vec<LoraAdapter>, Bi
     }
     let version = reader.u32("version")?;
     if version != VERSION {
-        return Err(BinaryError::Version { found: version, expected: VERSION });
+        return Err(match version.swap_bytes() {
+            VERSION => BinaryError::BigEndian,
+            _ => BinaryError::Version { found: version, expected: VERSION },
+        });
     }
     let hash = reader.array::<HASH>("hash")?;
     let payload = &bytes[reader.position() as usize..];
