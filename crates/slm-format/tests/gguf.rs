@@ -1,6 +1,9 @@
 //! Typed metadata, one bent field at a time, and writing what was read.
 
-use slm_format::gguf::{Gguf, GgufError, RawMetadata, TensorSource, Value, write, write_raw};
+use slm_format::gguf::{
+    Gguf, GgufError, GgufWriteError, RawMetadata, TensorHead, TensorSource, Value, write,
+    write_raw, write_with,
+};
 use slm_format::{Coded, Encoding, Limits};
 
 const VALID: &[u8] = include_bytes!("data/hostile/gguf/valid.gguf");
@@ -227,6 +230,36 @@ fn limits_are_the_callers() {
         "gguf-n-dims",
     ];
     assert_eq!(codes, expected);
+}
+
+/// Bytes made as they are written are the file that bytes at hand give; too few or too many are refused.
+#[test]
+fn a_tensor_can_be_made_as_it_is_written() {
+    let whole = written(
+        &[("general.name", Value::Str("x"))],
+        &[
+            TensorSource { name: "a", shape: &[3], encoding: Encoding::F32, data: &[1; 12] },
+            TensorSource { name: "b", shape: &[32], encoding: Encoding::Q8_0, data: &[2; 34] },
+        ],
+    );
+    let model = Gguf::parse(&whole, &Limits::STANDARD).unwrap();
+    let heads = [
+        TensorHead { name: "a", shape: &[3], encoding: Encoding::F32 },
+        TensorHead { name: "b", shape: &[32], encoding: Encoding::Q8_0 },
+    ];
+    let made = |sizes: [usize; 2]| {
+        let mut out = Vec::new();
+        let len = write_with(&mut out, &model.raw_metadata(), &heads, &mut |at, out| {
+            // In pieces, as they come.
+            (0..sizes[at]).try_for_each(|_| Ok(out.write_all(&[at as u8 + 1])?))
+        })
+        .map_err(|error: GgufWriteError| error.code())?;
+        assert_eq!(len, out.len() as u64);
+        Ok(out)
+    };
+    assert_eq!(made([12, 34]), Ok(whole.clone()));
+    assert_eq!(made([11, 34]), Err("gguf-write-size"));
+    assert_eq!(made([12, 35]), Err("gguf-write-size"));
 }
 
 fn written(metadata: &[(&str, Value<'_>)], tensors: &[TensorSource<'_>]) -> Vec<u8> {

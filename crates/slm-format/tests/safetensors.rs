@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use slm_format::safetensors::{Dtype, SafeTensors, SafeTensorsError, TensorSource, write};
+use slm_format::safetensors::{
+    Dtype, SafeTensors, SafeTensorsError, TensorHead, TensorSource, write, write_with,
+};
 use slm_format::{Coded, Encoding, Limits};
 
 /// (file, code) for every file of the corpus, which the project's own corpus writer made from published defects of other readers.
@@ -169,6 +171,26 @@ fn a_writer_refuses_what_a_reader_would() {
         code(&[TensorSource { name: "__metadata__", ..a }]),
         Some("safetensors-duplicate-tensor")
     );
+}
+
+/// Bytes made as they are written are the file that bytes at hand give; too few or too many are refused.
+#[test]
+fn a_tensor_can_be_made_as_it_is_written() {
+    let tensors = sources();
+    let heads =
+        tensors.map(|TensorSource { name, dtype, shape, .. }| TensorHead { name, dtype, shape });
+    let made = |more: usize| {
+        let mut out = Vec::new();
+        let len = write_with(&mut out, &heads, &metadata(), &mut |at, out| {
+            out.write_all(tensors[at].data)?;
+            Ok(out.write_all(&DATA[..more])?)
+        })
+        .map_err(|error: SafeTensorsError| error.code())?;
+        assert_eq!(len, out.len() as u64);
+        Ok(out)
+    };
+    assert_eq!(made(0), Ok(sample()));
+    assert_eq!(made(1), Err("safetensors-shape"));
 }
 
 const DATA: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];

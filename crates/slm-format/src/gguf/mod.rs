@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 pub use error::GgufError;
 pub use metadata::Metadata;
 pub use value::{Array, Value, ValueType};
-pub use write::{GgufWriteError, RawMetadata, TensorSource, write, write_raw};
+pub use write::{
+    GgufWriteError, RawMetadata, TensorHead, TensorSource, write, write_raw, write_with,
+};
 
 use crate::encoding::Encoding;
 use crate::limits::Limits;

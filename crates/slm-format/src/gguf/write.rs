@@ -24,6 +24,17 @@ pub struct TensorSource<'a> {
     pub data: &'a [u8],
 }
 
+/// A tensor whose bytes are made as they are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorHead<'a> {
+    /// Its name, at most 64 bytes.
+    pub name: &'a str,
+    /// Its dimensions, innermost first.
+    pub shape: &'a [u64],
+    /// How its elements are stored.
+    pub encoding: Encoding,
+}
+
 /// The metadata of a GGUF file verbatim, so that it can be written again byte for byte.
 ///
 /// [`RawMetadata::to_bytes`] is the payload of a container's source metadata section.
@@ -173,6 +184,30 @@ pub fn write_raw(
     metadata: &RawMetadata<'_>,
     tensors: &[TensorSource<'_>],
 ) -> Result<u64, GgufWriteError> {
+    let mut heads = Vec::with_capacity(tensors.len());
+    for TensorSource { name, shape, encoding, data } in tensors {
+        let expected = tensor_bytes(*encoding, shape);
+        let found = data.len() as u64;
+        if expected != Some(found) && encoding.ggml_type().is_some() {
+            let (tensor, shape) = ((*name).to_owned(), shape.to_vec());
+            return Err(GgufWriteError::Size { tensor, shape, found, expected });
+        }
+        heads.push(TensorHead { name, shape, encoding: *encoding });
+    }
+    write_with(out, metadata, &heads, &mut |at, out| Ok(out.write_all(tensors[at].data)?))
+}
+
+/// Writes a GGUF file whose tensors' bytes are made as they are written; otherwise as [`write_raw`]. `data` is called once for each tensor, in
+/// order, and writes its bytes to what it is given.
+///
+/// # Errors
+/// As [`write_raw`], what `data` returns, and [`GgufWriteError::Size`] after a tensor of which it wrote too few or too many bytes.
+pub fn write_with<E: From<GgufWriteError>>(
+    out: &mut dyn Write,
+    metadata: &RawMetadata<'_>,
+    tensors: &[TensorHead<'_>],
+    data: &mut dyn FnMut(usize, &mut dyn Write) -> Result<(), E>,
+) -> Result<u64, E> {
     let unbounded = metadata.bytes.len() as u64;
     let limits = Limits {
         max_metadata_entries: unbounded,
@@ -180,55 +215,65 @@ pub fn write_raw(
         max_array_len: unbounded,
         ..Limits::STANDARD
     };
-    let alignment = metadata.parse(&limits)?.alignment()?;
-    let list = tensor_list(tensors, alignment)?;
+    let parsed = metadata.parse(&limits).map_err(GgufWriteError::from)?;
+    let alignment = parsed.alignment().map_err(GgufWriteError::from)?;
+    let (list, sizes) = tensor_list(tensors, alignment)?;
 
     let mut out = Counted { out, written: 0 };
-    out.put(&MAGIC)?;
-    out.put(&metadata.version.to_le_bytes())?;
-    out.put(&(tensors.len() as u64).to_le_bytes())?;
-    out.put(&metadata.kv_count.to_le_bytes())?;
-    out.put(metadata.bytes)?;
-    out.put(&list)?;
-    out.pad(alignment)?;
-    for tensor in tensors {
-        out.put(tensor.data)?;
-        out.pad(alignment)?;
+    out.start(metadata, tensors.len(), &list, alignment).map_err(GgufWriteError::from)?;
+    for (at, (head, expected)) in tensors.iter().zip(sizes).enumerate() {
+        let before = out.written;
+        data(at, &mut out)?;
+        let found = out.written - before;
+        if found != expected {
+            let (tensor, shape) = (head.name.to_owned(), head.shape.to_vec());
+            let expected = Some(expected);
+            return Err(GgufWriteError::Size { tensor, shape, found, expected }.into());
+        }
+        out.pad(alignment).map_err(GgufWriteError::from)?;
     }
     Ok(out.written)
 }
 
-/// The tensor list, every tensor checked.
-fn tensor_list(tensors: &[TensorSource<'_>], alignment: u64) -> Result<Vec<u8>, GgufWriteError> {
-    let mut list = Vec::new();
+/// Bytes of a tensor of a shape that GGUF can hold.
+fn tensor_bytes(encoding: Encoding, shape: &[u64]) -> Option<u64> {
+    let possible = matches!(shape.len(), 1..=4) && !shape.contains(&0);
+    encoding.tensor_bytes(shape).filter(|_| possible)
+}
+
+/// The tensor list and the tensors' sizes, every tensor checked.
+fn tensor_list(
+    tensors: &[TensorHead<'_>],
+    alignment: u64,
+) -> Result<(Vec<u8>, Vec<u64>), GgufWriteError> {
+    let (mut list, mut sizes) = (Vec::new(), Vec::new());
     let mut names = std::collections::BTreeSet::new();
     let mut offset = 0u64;
-    for tensor in tensors {
-        let TensorSource { name, shape, encoding, data } = *tensor;
+    for TensorHead { name, shape, encoding } in tensors {
         let len = name.len() as u64;
-        if len == 0 || len > MAX_TENSOR_NAME_BYTES || !names.insert(name) {
-            return Err(GgufWriteError::Name { tensor: name.to_owned() });
+        if len == 0 || len > MAX_TENSOR_NAME_BYTES || !names.insert(*name) {
+            return Err(GgufWriteError::Name { tensor: (*name).to_owned() });
         }
         let number = encoding.ggml_type().ok_or_else(|| GgufWriteError::Encoding {
-            tensor: name.to_owned(),
+            tensor: (*name).to_owned(),
             encoding: encoding.name(),
         })?;
-        let possible = matches!(shape.len(), 1..=4) && !shape.contains(&0);
-        let expected = encoding.tensor_bytes(shape).filter(|_| possible);
-        let found = data.len() as u64;
-        if expected != Some(found) {
-            let (tensor, shape) = (name.to_owned(), shape.to_vec());
-            return Err(GgufWriteError::Size { tensor, shape, found, expected });
-        }
+        let size = tensor_bytes(*encoding, shape);
+        let end =
+            size.and_then(|size| offset.checked_add(size)?.checked_next_multiple_of(alignment));
+        let (Some(size), Some(end)) = (size, end) else {
+            let (tensor, shape) = ((*name).to_owned(), shape.to_vec());
+            return Err(GgufWriteError::Size { tensor, shape, found: 0, expected: None });
+        };
         put_str(&mut list, name);
         list.extend((shape.len() as u32).to_le_bytes());
         list.extend(shape.iter().flat_map(|dim| dim.to_le_bytes()));
         list.extend(number.to_le_bytes());
         list.extend(offset.to_le_bytes());
-        // Slices in memory: their lengths and paddings stay far below 2^64.
-        offset = (offset + found).next_multiple_of(alignment);
+        sizes.push(size);
+        offset = end;
     }
-    Ok(list)
+    Ok((list, sizes))
 }
 
 fn put_str(bytes: &mut Vec<u8>, text: &str) {
@@ -266,11 +311,38 @@ struct Counted<'w> {
     written: u64,
 }
 
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        self.written += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 impl Counted<'_> {
+    /// Everything before the tensors' data.
+    fn start(
+        &mut self,
+        metadata: &RawMetadata<'_>,
+        n_tensors: usize,
+        list: &[u8],
+        alignment: u64,
+    ) -> io::Result<()> {
+        self.put(&MAGIC)?;
+        self.put(&metadata.version.to_le_bytes())?;
+        self.put(&(n_tensors as u64).to_le_bytes())?;
+        self.put(&metadata.kv_count.to_le_bytes())?;
+        self.put(metadata.bytes)?;
+        self.put(list)?;
+        self.pad(alignment)
+    }
+
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(bytes)?;
-        self.written += bytes.len() as u64;
-        Ok(())
+        self.write_all(bytes)
     }
 
     fn pad(&mut self, alignment: u64) -> io::Result<()> {

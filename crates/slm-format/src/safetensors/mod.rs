@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub use dtype::Dtype;
 pub use error::SafeTensorsError;
-pub use write::{TensorSource, write};
+pub use write::{TensorHead, TensorSource, write, write_with};
 
 use crate::limits::Limits;
 use crate::read::Reader;
