@@ -17,6 +17,12 @@ pub(crate) enum CliError {
         /// The path.
         path: PathBuf,
     },
+    /// Something stands where a file is to be written.
+    #[error("{path} is there already")]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     Io {
@@ -128,6 +134,7 @@ impl Coded for CliError {
         match self {
             CliError::Runtime(error) => error.code(),
             CliError::NoFile { .. } => "file-not-found",
+            CliError::Exists { .. } => "file-exists",
             CliError::Io { .. } => "io",
             CliError::CommandLine { .. } => "command-line",
             CliError::Name { error, .. } => error.code(),
@@ -152,7 +159,7 @@ impl Coded for CliError {
             | CliError::Missing { .. }
             | CliError::Value { .. } => ErrorClass::Usage,
             CliError::Policy(error) => error.class(),
-            CliError::Format { .. } => ErrorClass::Refused,
+            CliError::Format { .. } | CliError::Exists { .. } => ErrorClass::Refused,
             CliError::Evaluation(error) => error.class(),
             CliError::Unclean { .. } => ErrorClass::Damaged,
             CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
@@ -207,6 +214,7 @@ through_runtime!(
     slm_manifest::ManifestError,
     slm_overlay::OverlayError,
     slm_overlay::binary::BinaryError,
+    slm_runtime::bake::BakeError,
     slm_runtime::chat::ChatError,
     slm_runtime::error::ActivationError,
     slm_runtime::error::ModelError,

@@ -130,6 +130,7 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
         Command::Unpack { file, name, replace } => {
             command::pack::unpack(&world, &file, name, replace)
         }
+        Command::Bake(args) => command::bake::bake(&world, &args),
         Command::Demo => command::demo::demo(&world),
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::CliError;
 
@@ -13,6 +13,8 @@ use crate::error::CliError;
 pub(crate) struct OutFile {
     path: PathBuf,
     target: Target,
+    /// Whether a file that is there when the new one is whole stays, and the new one is refused.
+    keeps_old: bool,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,16 @@ impl OutFile {
                 Target::Temporary(temporary(folder).map_err(io)?)
             }
         };
-        Ok(OutFile { path: path.to_owned(), target })
+        Ok(OutFile { path: path.to_owned(), target, keeps_old: false })
+    }
+
+    /// Prepares `path`, where nothing may be: neither now nor when the new file is whole.
+    ///
+    /// # Errors
+    /// `file-exists`; as [`OutFile::create`].
+    pub(crate) fn create_new(path: &Path) -> Result<OutFile, CliError> {
+        refuse_existing(path)?;
+        Ok(OutFile { keeps_old: true, ..OutFile::create(path)? })
     }
 
     /// Writes the content and puts the file in its place.
@@ -68,10 +79,50 @@ impl OutFile {
         if let Target::Temporary(temporary) = self.target {
             temporary.as_file().sync_all().map_err(io)?;
             let place = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-            temporary.persist(&place).map_err(|error| io(error.error))?;
+            match self.keeps_old {
+                false => temporary.persist(&place).map_err(|error| io(error.error))?,
+                true => temporary.persist_noclobber(&place).map_err(|error| {
+                    match error.error.kind() {
+                        std::io::ErrorKind::AlreadyExists => {
+                            CliError::Exists { path: path.clone() }
+                        }
+                        _ => io(error.error),
+                    }
+                })?,
+            };
             sync_folder(&place).map_err(io)?;
         }
         Ok(())
+    }
+}
+
+/// Makes a folder where nothing is: `fill` puts its files into a neighbour, which then takes the path.
+///
+/// # Errors
+/// `file-exists`; what `fill` returns; `io`. Nothing is left behind.
+pub(crate) fn new_folder<T>(
+    path: &Path,
+    fill: &mut dyn FnMut(&Path) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    refuse_existing(path)?;
+    let io = |error| CliError::Io { path: path.to_owned(), error };
+    let beside = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder = temporary_folder(beside).map_err(io)?;
+    let filled = fill(folder.path())?;
+    std::fs::rename(folder.path(), path).map_err(io)?;
+    // It has another name now; there is nothing left to remove.
+    let _ = folder.keep();
+    sync_folder(path).map_err(io)?;
+    Ok(filled)
+}
+
+fn refuse_existing(path: &Path) -> Result<(), CliError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Err(CliError::Exists { path: path.to_owned() }),
+        Err(_) => Ok(()),
     }
 }
 
@@ -112,4 +163,17 @@ fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
 #[cfg(not(unix))]
 fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
     NamedTempFile::new_in(folder)
+}
+
+/// A temporary folder with the permissions of a folder that a person makes.
+#[cfg(unix)]
+fn temporary_folder(beside: &Path) -> std::io::Result<TempDir> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let permissions = std::fs::Permissions::from_mode(0o777);
+    tempfile::Builder::new().permissions(permissions).tempdir_in(beside)
+}
+
+#[cfg(not(unix))]
+fn temporary_folder(beside: &Path) -> std::io::Result<TempDir> {
+    tempfile::Builder::new().tempdir_in(beside)
 }

@@ -43,6 +43,7 @@ mod container;
 mod error;
 mod factor;
 mod kind;
+mod materialize;
 mod section;
 mod shape;
 mod stack;
@@ -55,5 +56,6 @@ pub use kind::{
     AdapterKind, Delta, DenseDelta, Dora, Ia3, Loha, Lokr, LokrFactor, Lora, LoraModule, Module,
     RowOrder, Side, SparseDelta, Vera,
 };
+pub use materialize::{MaterializeError, Materialized};
 pub use shape::{BaseShape, BaseWeights};
 pub use stack::{Gates, Stack, TensorStack};

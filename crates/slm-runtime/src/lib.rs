@@ -26,6 +26,7 @@
 //! ```
 
 pub mod audit;
+pub mod bake;
 pub mod budget;
 pub mod chat;
 pub mod error;

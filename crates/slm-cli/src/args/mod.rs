@@ -3,6 +3,7 @@
 mod model;
 
 mod adapter;
+mod bake;
 mod generate;
 mod measure;
 mod share;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use adapter::{AdapterCommand, AdapterFormat, Factors};
+pub(crate) use bake::{BakeArgs, BakeFormat};
 pub(crate) use generate::{ChatArgs, LogitsArgs, RunArgs, SamplingArgs};
 pub(crate) use measure::{BenchArgs, EvalCommand, PlanArgs};
 pub(crate) use model::{ActivationsArg, EngineArgs, KvArg, ModelArgs};
@@ -194,6 +196,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ExportCommand,
     },
+    /// Write a composition as a new base: one way, other than everything else here
+    Bake(BakeArgs),
     /// The embedded tiny model: base, an adapter, another, and back; no file and no network
     Demo,
 }

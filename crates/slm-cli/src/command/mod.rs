@@ -3,6 +3,7 @@
 pub(crate) mod activate;
 pub(crate) mod adapter;
 pub(crate) mod audit;
+pub(crate) mod bake;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compose;

@@ -3,6 +3,7 @@
 mod common;
 
 mod adapters;
+mod bake;
 mod day;
 mod exit_codes;
 mod hostile;

@@ -102,6 +102,9 @@ pub enum RuntimeError {
     /// A composition cannot be shared, or a package is refused.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// A composition cannot be made into a base.
+    #[error(transparent)]
+    Bake(#[from] crate::bake::BakeError),
 }
 
 impl RuntimeError {
@@ -131,6 +134,7 @@ impl RuntimeError {
             RuntimeError::Policy(e) => e,
             RuntimeError::Trust(e) => e,
             RuntimeError::Share(e) => e,
+            RuntimeError::Bake(e) => e,
         }
     }
 }

@@ -103,6 +103,15 @@ impl Base {
         exec: &dyn Executor,
     ) -> Result<Base, RuntimeError> {
         let source = hf::read(files, limits)?;
+        Base::from_parts(source, kernels, exec)
+    }
+
+    /// A model whose tensors stand in memory of their own, from its parts.
+    pub(crate) fn from_parts(
+        source: SourceModel,
+        kernels: Kernels,
+        exec: &dyn Executor,
+    ) -> Result<Base, RuntimeError> {
         Base::from_source(source, Place::Memory { file: &[], release: &|_| {} }, kernels, exec)
     }
 

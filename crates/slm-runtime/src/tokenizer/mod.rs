@@ -24,6 +24,7 @@ pub use decode::{SpecialText, StreamDecoder};
 pub use encode::{SpecialTokens, Tokenizer};
 pub use error::TokenizerError;
 pub use pre_tokenizer::PreTokenizer;
+pub(crate) use spec::every_split;
 pub use spec::{Algorithm, RawTokenizerSpec, Stripping, Token, TokenKind, TokenizerSpec};
 
 #[cfg(test)]

@@ -64,6 +64,18 @@ impl PreTokenizer {
         .map(|(_, rule)| rule)
     }
 
+    /// The pattern as `tokenizer.json` writes it out in full; `None` for a rule that has none.
+    pub(crate) fn published_pattern(self) -> Option<String> {
+        let ours = match self {
+            PreTokenizer::Gpt2 | PreTokenizer::Smollm => GPT2,
+            PreTokenizer::LlamaBpe => LLAMA_BPE,
+            PreTokenizer::Qwen2 => QWEN2,
+            PreTokenizer::Whole => return None,
+        };
+        let head = ours.strip_suffix(r"\s+").expect("BUG: a pattern of another end");
+        Some([head, LOOK_AHEAD].concat())
+    }
+
     /// Whether text is brought to Unicode's NFC before it is cut.
     pub fn normalizes_nfc(self) -> bool {
         self == PreTokenizer::Qwen2

@@ -320,6 +320,12 @@ pub(crate) fn splits<'a>(
     })
 }
 
+/// Every split, as [`splits`], of each of these tokens in turn.
+pub(crate) fn every_split(tokens: &[Token], of: impl Iterator<Item = usize>) -> Vec<(u32, u32)> {
+    let ids = index(tokens).expect("BUG: a checked vocabulary repeats a text");
+    of.flat_map(|id| splits(tokens, &ids, &tokens[id].text).collect::<Vec<_>>()).collect()
+}
+
 /// Dense ranks from an order of tokens: 0 for tokens that no split makes; `key` smaller ranks earlier, equal keys share a rank.
 pub(crate) fn dense_ranks<K: Ord + Copy>(
     tokens: &[Token],
