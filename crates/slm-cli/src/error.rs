@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use slm_format::{Coded, ErrorClass};
 use slm_runtime::RuntimeError;
 
+use crate::output::counted;
+
 /// An error of the program: the runtime's, or one of the outside world.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
@@ -78,7 +80,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Evaluation(#[from] slm_manifest::EvaluationError),
     /// The store does not hold what it promises.
-    #[error("{} things in the store are broken:\n{}", findings.len(), findings.join("\n"))]
+    #[error("{} wrong in the store:\n{}", counted(findings.len() as u64, "thing"), findings.join("\n"))]
     Unclean {
         /// What is broken, where, with the code of each fault.
         findings: Vec<String>,
@@ -169,7 +171,7 @@ impl Coded for CliError {
     fn hint(&self) -> Option<String> {
         match self {
             CliError::Runtime(error) => {
-                error.hint().or_else(|| advice(error.code()).map(str::to_owned))
+                advice(error.code()).map(str::to_owned).or_else(|| error.hint())
             }
             CliError::CommandLine { usage, .. } => usage.clone(),
             _ => None,
@@ -185,6 +187,9 @@ fn advice(code: &str) -> Option<&'static str> {
         "base-absent" => "import the base (slm import FILE --name NAME); its id must be this one",
         "adapter-absent" => "import the adapter (slm adapter import PATH --name NAME --base BASE)",
         "adapter-base-mismatch" => "import the adapter again for this base",
+        "name-damaged" => {
+            "give the name anew with --replace, or take it away: slm forget NAME --kind KIND"
+        }
         "chat-no-template" => "slm run completes a text without a template",
         _ => return None,
     })

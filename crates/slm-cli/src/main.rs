@@ -88,7 +88,7 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
             command::adapter::diff(&world, &a, &b, base.as_deref())
         }
         Command::List => command::list::list(&world),
-        Command::Inspect { what, cpu } => command::inspect::inspect(&world, what, cpu),
+        Command::Inspect { what, kind, cpu } => command::inspect::inspect(&world, what, kind, cpu),
         Command::Compose { name, base, adapters, out, replace } => {
             command::compose::compose(&world, &name, &base, &adapters, out, replace)
         }
@@ -100,6 +100,7 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
         Command::Audit => command::audit::audit(&world),
         Command::Verify { deep } => command::verify::verify(&world, deep),
         Command::Gc { keep } => command::gc::gc(&world, keep),
+        Command::Forget { name, kind } => command::forget::forget(&world, &name, kind),
         Command::Plan(args) => command::plan::plan(&world, &args),
         Command::Run(args) => command::run::run(&world, args),
         Command::Chat(args) => command::chat::chat(&world, args),

@@ -157,12 +157,18 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], secret: bool) -> Result<(), C
 #[cfg(unix)]
 fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
     use std::os::unix::fs::PermissionsExt as _;
-    tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o666)).tempfile_in(folder)
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map_err(plain)
 }
 
 #[cfg(not(unix))]
 fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
-    NamedTempFile::new_in(folder)
+    NamedTempFile::new_in(folder).map_err(plain)
+}
+
+/// The error without the name of a file that nobody asked for.
+fn plain(error: std::io::Error) -> std::io::Error {
+    error.kind().into()
 }
 
 /// A temporary folder with the permissions of a folder that a person makes.

@@ -58,14 +58,15 @@ impl Output {
 
     /// Prints an error; the process then ends with its status.
     pub(crate) fn error(&self, error: &CliError) {
+        let message = whole(error);
         if self.json {
-            let mut body = json!({ "code": error.code(), "message": error.to_string() });
+            let mut body = json!({ "code": error.code(), "message": message });
             if let Some(hint) = error.hint() {
                 body["hint"] = hint.into();
             }
             print_err(&json!({ "error": body }).to_string());
         } else {
-            print_err(&format!("error[{}]: {error}", error.code()));
+            print_err(&format!("error[{}]: {message}", error.code()));
             if let Some(hint) = error.hint() {
                 print_err(&format!("hint: {hint}"));
             }
@@ -98,6 +99,26 @@ impl Output {
         let visible = !self.quiet && !self.json && std::io::stderr().is_terminal();
         if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
+}
+
+/// An error with what is behind it, where its own words do not say so.
+fn whole(error: &CliError) -> String {
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(behind) = source {
+        let words = behind.to_string();
+        if !message.contains(&words) {
+            message.push_str(": ");
+            message.push_str(&words);
+        }
+        source = behind.source();
+    }
+    message
+}
+
+/// A number of things in words: `1 signature`, `2 signatures`.
+pub(crate) fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A line on stderr. Where that cannot be written there is nobody left to tell.

@@ -30,7 +30,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A runtime over the store folder; the folder is made at the first use.
+    /// A runtime over the store folder, under the policy that stands there; the folder is made at the first use.
     pub(crate) fn runtime(&self, engine: Engine) -> Result<Runtime<FsStorage>, CliError> {
         let path = self.store_path()?;
         let store = Store::open(FsStorage::open(path))?;
@@ -38,8 +38,17 @@ impl World {
         if let Ok(Some(fault)) = store.slot_fault() {
             self.output.note(&format!("warning: {fault}; going on with the other record"));
         }
-        let policy = self.policy()?;
-        Ok(Runtime::with_policy(store, engine, LIMITS, policy).acting_for(actor()))
+        Ok(Runtime::under_store_policy(store, engine, LIMITS).acting_for(actor()))
+    }
+
+    /// As [`World::runtime`], for a command that only looks: a policy that cannot be followed is told, and hinders nobody from looking.
+    pub(crate) fn looking(&self, engine: Engine) -> Result<Runtime<FsStorage>, CliError> {
+        let runtime = self.runtime(engine)?;
+        if let Some(fault) = runtime.policy_fault() {
+            let rest = "until it is mended nothing is changed, and nothing is run";
+            self.output.note(&format!("warning: {POLICY_FILE}: {fault}; {rest}"));
+        }
+        Ok(runtime)
     }
 
     /// The rules of this store's owner: `policy.toml` in its folder, the defaults where there is none.

@@ -8,30 +8,31 @@ use super::{EngineArgs, ModelArgs};
 
 /// How tokens are chosen.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How tokens are chosen")]
 pub(crate) struct SamplingArgs {
     /// Most tokens to generate
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) max_tokens: usize,
     /// Go on after an end-of-text token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// 0 takes the most likely token
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) temperature: f32,
     /// Candidates kept; 0 keeps all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Probability mass kept
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) top_p: f32,
     /// Smallest probability kept, relative to the largest
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) min_p: f32,
     /// Above 1: turns away from the last 64 tokens
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) repeat_penalty: f32,
     /// The random number of a position is a function of the seed and the position
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
     /// Best ids to show
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
     /// Write all logits as safetensors: `logits`, F32 [positions, vocabulary]
     #[arg(long, value_name = "FILE")]

@@ -14,7 +14,7 @@ pub(crate) enum EvalCommand {
         /// The text
         file: PathBuf,
         /// Ids per window
-        #[arg(long, default_value_t = 512)]
+        #[arg(long, value_name = "N", default_value_t = 512)]
         ctx: usize,
         /// Use the first IDS ids only
         #[arg(long, value_name = "IDS")]
@@ -35,7 +35,7 @@ pub(crate) enum EvalCommand {
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     /// Positions of the cache [default: the model's context]
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) positions: Option<u32>,
     /// Which model
     #[command(flatten)]
@@ -49,16 +49,16 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Tokens that are in the context before, not timed
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) depth: usize,
     /// Prompt tokens
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512)]
     pub(crate) prompt: usize,
     /// Tokens to generate
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) generate: usize,
     /// Runs; the medians are reported
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) runs: usize,
     /// Which model
     #[command(flatten)]

@@ -11,7 +11,8 @@ mod trust;
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use slm_store::NameKind;
 
 pub(crate) use adapter::{AdapterCommand, AdapterFormat, Factors};
 pub(crate) use bake::{BakeArgs, BakeFormat};
@@ -21,19 +22,22 @@ pub(crate) use model::{ActivationsArg, EngineArgs, KvArg, ModelArgs};
 pub(crate) use share::{AdapterExport, ExportCommand};
 pub(crate) use trust::{BareBaseArg, KeyCommand, RuleArg, SignArgs, TrustCommand};
 
+/// Over the options that every command has.
+const EVERYWHERE: &str = "Everywhere";
+
 /// One small language model, quantized and immutable, under any ordered stack of adapters, with proof of which composition produced which
 /// bits.
 #[derive(Debug, Parser)]
 #[command(name = "slm", version, propagate_version = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     /// Store folder [default: $SLM_STORE, then the platform's data folder]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = EVERYWHERE)]
     pub(crate) store: Option<PathBuf>,
     /// One JSON object on stdout; errors as JSON on stderr
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) json: bool,
     /// No progress and no notes
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = EVERYWHERE)]
     pub(crate) quiet: bool,
     /// What to do
     #[command(subcommand)]
@@ -59,7 +63,7 @@ pub(crate) enum Command {
         #[arg(long)]
         replace: bool,
     },
-    /// Adapters
+    /// Import adapters, and look at what they do
     Adapter {
         /// What to do
         #[command(subcommand)]
@@ -71,6 +75,9 @@ pub(crate) enum Command {
     Inspect {
         /// Name, digest or path
         what: Option<String>,
+        /// What the name is of, where it is one of several things [default: composition, then base, then adapter]
+        #[arg(long, value_enum, requires = "what")]
+        kind: Option<KindArg>,
         /// The CPU tiers of this machine
         #[arg(long)]
         cpu: bool,
@@ -121,6 +128,14 @@ pub(crate) enum Command {
         /// Generations to keep [default: the policy's, 10]
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
         keep: Option<u64>,
+    },
+    /// Take a name away; what it stands for stays until gc finds that nothing needs it
+    Forget {
+        /// The name, also one whose record is damaged
+        name: String,
+        /// What it is the name of
+        #[arg(long, value_enum)]
+        kind: KindArg,
     },
     /// What a composition needs in memory, beside what it then takes
     Plan(PlanArgs),
@@ -200,4 +215,36 @@ pub(crate) enum Command {
     Bake(BakeArgs),
     /// The embedded tiny model: base, an adapter, another, and back; no file and no network
     Demo,
+}
+
+/// What a name of the store is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// A base
+    Base,
+    /// An adapter
+    Adapter,
+    /// A composition
+    Composition,
+}
+
+impl From<KindArg> for NameKind {
+    fn from(kind: KindArg) -> NameKind {
+        match kind {
+            KindArg::Base => NameKind::Base,
+            KindArg::Adapter => NameKind::Adapter,
+            KindArg::Composition => NameKind::Composition,
+        }
+    }
+}
+
+impl KindArg {
+    /// As messages call it.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            KindArg::Base => "base",
+            KindArg::Adapter => "adapter",
+            KindArg::Composition => "composition",
+        }
+    }
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 /// Which model a command runs: a composition of the store, or files.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Which model")]
 pub(crate) struct ModelArgs {
     /// A composition of the store [default: the active one]
     #[arg(long, value_name = "X", conflicts_with_all = ["model", "adapter"])]
@@ -20,12 +21,13 @@ pub(crate) struct ModelArgs {
 
 /// How a model runs.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How it runs")]
 pub(crate) struct EngineArgs {
     /// Threads [default: all cores]; changes no bit
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Kernel tier [default: the best of this machine]; changes no bit
-    #[arg(long)]
+    #[arg(long, value_name = "TIER")]
     pub(crate) kernel: Option<String>,
     /// int8 blocks, or f32: the oracle mode, slow, with another execution id
     #[arg(long, value_enum, default_value_t = ActivationsArg::Int8)]
@@ -34,7 +36,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum)]
     pub(crate) kv: Option<KvArg>,
     /// Tokens per prefill pass; changes no bit
-    #[arg(long, value_parser = chunk, default_value_t = slm_runtime::generate::DEFAULT_CHUNK)]
+    #[arg(long, value_name = "N", value_parser = chunk, default_value_t = slm_runtime::generate::DEFAULT_CHUNK)]
     pub(crate) chunk: usize,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct EngineArgs {
 pub(crate) enum ActivationsArg {
     /// Signed 8-bit blocks
     Int8,
-    /// f32
+    /// Single precision
     F32,
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn deactivate(world: &World, adapter: &str) -> Result<(), CliError> {
 
 /// What is active.
 pub(crate) fn status(world: &World) -> Result<(), CliError> {
-    let runtime = world.runtime(engine(Some(1), None)?)?;
+    let runtime = world.looking(engine(Some(1), None)?)?;
     let status = runtime.status()?;
     let (records, record_lines) = record::of(&runtime, status.composition)?;
     let object = json!({
@@ -45,6 +45,7 @@ pub(crate) fn status(world: &World) -> Result<(), CliError> {
         "base": status.manifest.base_model_hash,
         "adapters": adapters_of(&status.manifest),
         "records": records,
+        "policy_fault": runtime.policy_fault().as_ref().map(ToString::to_string),
         "fault": status.fault.as_ref().map(ToString::to_string),
     });
     let mut lines = vec![
@@ -60,7 +61,7 @@ pub(crate) fn status(world: &World) -> Result<(), CliError> {
 
 /// The chain of generations.
 pub(crate) fn history(world: &World) -> Result<(), CliError> {
-    let history = world.runtime(engine(Some(1), None)?)?.history()?;
+    let history = world.looking(engine(Some(1), None)?)?.history()?;
     let rows: Vec<_> = history
         .iter()
         .map(|e| json!({ "generation": e.generation, "composition": e.composition, "manifest": e.manifest, "time": e.time }))

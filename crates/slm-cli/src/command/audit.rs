@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// Verifies the chain of the log and prints who did what, when, to which composition, and how it ended.
 pub(crate) fn audit(world: &World) -> Result<(), CliError> {
-    let report = world.runtime(engine(Some(1), None)?)?.store().audit()?;
+    let report = world.looking(engine(Some(1), None)?)?.store().audit()?;
     let lines: Vec<String> = report.records.iter().map(line).collect();
     let rows: Vec<Value> = report.records.iter().map(object).collect();
     if report.torn_tail > 0 {

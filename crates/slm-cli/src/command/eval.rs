@@ -4,13 +4,14 @@ use std::path::Path;
 
 use serde_json::json;
 use slm_runtime::Session;
-use slm_runtime::eval::perplexity;
+use slm_runtime::budget::Workload;
+use slm_runtime::eval::{perplexity, workload};
 use slm_runtime::tokenizer::SpecialTokens;
 
 use crate::args::{EngineArgs, ModelArgs};
 use crate::command::record::{self, Measured};
 use crate::error::CliError;
-use crate::model::{composition, engine_of, profile};
+use crate::model::{check_budget, composition, engine_of, profile};
 use crate::world::{World, read_text};
 
 /// Perplexity of a text file.
@@ -29,22 +30,36 @@ pub(crate) fn ppl(
     }
     let text = read_text(file)?;
     let built = engine_of(engine)?;
-    let composition = composition(world, model, &built)?;
+    // What is recorded names the manifest that was opened, whatever another process makes active meanwhile.
+    let (composition, recorder) = match record {
+        false => (composition(world, model, &built)?, None),
+        true => {
+            let runtime = world.runtime(built.clone())?;
+            let manifest = record::manifest(&runtime, model.composition.as_deref())?;
+            (runtime.composition_of(&manifest)?, Some((runtime, manifest)))
+        }
+    };
     let tokenizer = composition.base().tokenizer()?;
     let mut ids = tokenizer.encode(&text, SpecialTokens::AsText)?;
     ids.truncate(limit.unwrap_or(usize::MAX));
     let bos = if tokenizer.add_bos() { tokenizer.bos() } else { None };
-    let mut session = Session::new(composition.clone(), profile(engine), built.clone())?;
+    let profile = profile(engine);
+    let context_length = composition.base().config().context_length;
+    let work = workload(ids.len(), ctx, bos.is_some(), engine.chunk);
+    let positions = work.positions.clamp(1, context_length);
+    let work = Workload { positions, chunk: work.chunk.max(1), ..work };
+    check_budget(world, model, &composition, &built, &profile, work)?;
+    let mut session = Session::new(composition.clone(), profile, built.clone())?;
     let progress = world.output.progress(ids.len().div_ceil(ctx.max(1)) as u64, "windows");
     let result =
         perplexity(&mut session, &ids, ctx, bos, engine.chunk, &mut |_, _| progress.inc(1))?;
     progress.finish_and_clear();
-    let recorded = match record {
-        false => None,
-        true => Some(record::perplexity(
-            &world.runtime(built.clone())?,
+    let recorded = match &recorder {
+        None => None,
+        Some((runtime, manifest)) => Some(record::perplexity(
+            runtime,
             &Measured {
-                composition: model.composition.as_deref(),
+                manifest,
                 session: &session,
                 threads: built.exec.n_workers(),
                 kernel: built.kernels.tier().name(),

@@ -11,19 +11,22 @@ use slm_manifest::{Manifest, Name};
 use slm_overlay::binary::{BinaryFormat, Compact, LoraAdapter};
 use slm_overlay::gguf::GgufAdapter;
 use slm_overlay::peft::PeftAdapter;
-use slm_runtime::error::ModelError;
-use slm_runtime::load::{Bytes, ModelFormat};
-use slm_store::NameKind;
+use slm_runtime::Runtime;
+use slm_runtime::error::{ActivationError, ModelError};
+use slm_runtime::load::{Base, Bytes, ModelFormat};
+use slm_store::{NameKind, NameRecord, Storage, StoreError};
 
 use crate::adapter::read_adapter;
-use crate::args::AdapterFormat;
+use crate::args::{AdapterFormat, KindArg};
 use crate::command::compose::{adapter_lines, adapters_of};
+use crate::command::document;
 use crate::command::import::{base_lines, base_object};
 use crate::error::CliError;
 use crate::model::{engine, is_safetensors, open_base, tier_names};
 use crate::world::{LIMITS, World, map, read};
 
-type Report = (Value, Vec<String>);
+/// For a program, and for a person.
+pub(super) type Report = (Value, Vec<String>);
 
 /// Files that mean something only beside the others of their folder.
 const PARTS: [&str; 5] = [
@@ -35,7 +38,12 @@ const PARTS: [&str; 5] = [
 ];
 
 /// Prints what `what` is.
-pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<(), CliError> {
+pub(crate) fn inspect(
+    world: &World,
+    what: Option<String>,
+    kind: Option<KindArg>,
+    cpu: bool,
+) -> Result<(), CliError> {
     if cpu {
         let best = engine(Some(1), None)?.kernels.tier().name();
         let object = json!({ "tiers": tier_names(), "best": best });
@@ -46,7 +54,7 @@ pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<
     }
     let what = what.ok_or(CliError::Missing { option: "NAME or FILE" })?;
     let path = Path::new(&what);
-    let (object, lines) = match stored(world, &what)? {
+    let (object, lines) = match stored(world, &what, kind)? {
         Some(report) => report,
         None if path.is_dir() => folder(path)?,
         None => file(path)?,
@@ -56,54 +64,98 @@ pub(crate) fn inspect(world: &World, what: Option<String>, cpu: bool) -> Result<
 }
 
 /// What a name or an id in the store holds.
-fn stored(world: &World, what: &str) -> Result<Option<Report>, CliError> {
+fn stored(world: &World, what: &str, kind: Option<KindArg>) -> Result<Option<Report>, CliError> {
+    let digest = what.parse::<Digest>().ok();
     // What cannot be a name or an id is a path, and needs no store.
-    if what.parse::<Name>().is_err() && what.parse::<Digest>().is_err() {
+    if digest.is_none() && what.parse::<Name>().is_err() && kind.is_none() {
         return Ok(None);
     }
-    let runtime = match world.runtime(engine(None, None)?) {
+    let runtime = match world.looking(engine(None, None)?) {
         Ok(runtime) => runtime,
         // A file can be looked into without a store.
-        Err(_) if Path::new(what).exists() => return Ok(None),
+        Err(_) if Path::new(what).exists() && kind.is_none() => return Ok(None),
         Err(error) => return Err(error),
     };
-    for kind in [NameKind::Base, NameKind::Adapter, NameKind::Composition] {
-        for (name, record) in runtime.store().names(kind)? {
-            let record = match record {
-                Ok(record) => record,
-                Err(error) if name.as_str() == what => return Err(error.into()),
-                Err(_) => continue,
-            };
-            if name.as_str() != what
-                && record.id.to_string() != what
-                && record.blob.to_string() != what
-            {
-                continue;
+    let found = named(&runtime, what, kind)?;
+    let Some((first, name, record)) = found.first() else {
+        let name = what.chars().take(160).collect();
+        return match (kind, digest) {
+            (Some(kind), _) => Err(ActivationError::NotFound { kind: kind.noun(), name }.into()),
+            (None, Some(digest)) => document::stored(&runtime, digest),
+            (None, None) => Ok(None),
+        };
+    };
+    let record = record.clone()?;
+    runtime.store().verify_blob(record.blob)?;
+    let (mut object, mut lines) = match first {
+        NameKind::Base => {
+            let engine = runtime.engine();
+            let bytes: Bytes = runtime.store().blob(record.blob)?;
+            let opened = Base::open(bytes, &LIMITS, engine.kernels, &*engine.exec)?;
+            let (expected, found) = (record.id, opened.id().digest());
+            if expected != found {
+                let (kind, name) = ("base", name.to_string());
+                return Err(
+                    ActivationError::RecordContradicts { kind, name, expected, found }.into()
+                );
             }
-            runtime.store().verify_blob(record.blob)?;
-            let (mut object, lines) = match kind {
-                NameKind::Base => base(&*runtime.base_by_reference(name.as_str())?),
-                NameKind::Adapter => {
-                    let bytes: Bytes = runtime.store().blob(record.blob)?;
-                    slm(&bytes)?
-                }
-                NameKind::Composition => {
-                    let bytes = runtime.store().blob(record.blob)?;
-                    let parsed = Manifest::parse((*bytes).as_ref(), &LIMITS)?;
-                    let (records, more) =
-                        crate::command::record::of(&runtime, parsed.composition_id())?;
-                    let (mut object, mut lines) = manifest(&parsed);
-                    object["records"] = json!(records);
-                    lines.extend(more);
-                    (object, lines)
-                }
-            };
-            object["name"] = json!(name);
-            object["blob"] = json!(record.blob);
-            return Ok(Some((object, lines)));
+            base(&opened)
         }
+        NameKind::Adapter => {
+            let bytes: Bytes = runtime.store().blob(record.blob)?;
+            slm(&bytes)?
+        }
+        NameKind::Composition => {
+            let bytes = runtime.store().blob(record.blob)?;
+            composition(&runtime, &Manifest::parse((*bytes).as_ref(), &LIMITS)?)?
+        }
+    };
+    object["name"] = json!(name);
+    object["blob"] = json!(record.blob);
+    // A base, an adapter and a composition may have one name, as they have after `unpack`.
+    let others = found.iter().map(|found| found.0).filter(|kind| kind != first);
+    let others: Vec<NameKind> = others.collect();
+    object["also"] = json!(others.iter().map(ToString::to_string).collect::<Vec<_>>());
+    for kind in others {
+        lines.push(format!("also the name of another thing: slm inspect {what} --kind {kind}"));
     }
-    Ok(None)
+    Ok(Some((object, lines)))
+}
+
+/// What is called so, or has this identity or this blob: a composition first, which is what the other commands take a name for.
+#[allow(clippy::type_complexity, reason = "a list of what `Store::names` gives")]
+fn named<S: Storage>(
+    runtime: &Runtime<S>,
+    what: &str,
+    kind: Option<KindArg>,
+) -> Result<Vec<(NameKind, Name, Result<NameRecord, StoreError>)>, CliError> {
+    let mut found = Vec::new();
+    for of in [NameKind::Composition, NameKind::Base, NameKind::Adapter] {
+        if kind.is_some_and(|kind| NameKind::from(kind) != of) {
+            continue;
+        }
+        let is_meant = |(name, record): &(Name, Result<NameRecord, StoreError>)| {
+            name.as_str() == what
+                || record.as_ref().is_ok_and(|record| {
+                    record.id.to_string() == what || record.blob.to_string() == what
+                })
+        };
+        let mut names = runtime.store().names(of)?.into_iter();
+        found.extend(names.find(is_meant).map(|(name, record)| (of, name, record)));
+    }
+    Ok(found)
+}
+
+/// A manifest of the store, with what was measured of its composition.
+pub(super) fn composition<S: Storage>(
+    runtime: &Runtime<S>,
+    parsed: &Manifest,
+) -> Result<Report, CliError> {
+    let (records, more) = crate::command::record::of(runtime, parsed.composition_id())?;
+    let (mut object, mut lines) = manifest(parsed);
+    object["records"] = json!(records);
+    lines.extend(more);
+    Ok((object, lines))
 }
 
 fn folder(path: &Path) -> Result<Report, CliError> {
@@ -138,12 +190,19 @@ fn file(path: &Path) -> Result<Report, CliError> {
         return Err(CliError::Format { path: path.to_owned(), reason });
     }
     if extension == "toml" || extension == "json" {
-        return Ok(manifest(&Manifest::parse(&read(path)?, &LIMITS)?));
+        let bytes = read(path)?;
+        return match document::held(&bytes)? {
+            Some(report) => Ok(report),
+            None => Ok(manifest(&Manifest::parse(&bytes, &LIMITS)?)),
+        };
     }
     let bytes = map(path)?;
     let head: &[u8] = (*bytes).as_ref();
     if let Some(format) = BinaryFormat::detect(head) {
         return lora_binary(head, format);
+    }
+    if let Some(report) = document::held(head)? {
+        return Ok(report);
     }
     match ModelFormat::detect(head) {
         Ok(ModelFormat::Gguf) if GgufAdapter::is_adapter(&Gguf::parse(head, &LIMITS)?) => {
@@ -175,7 +234,7 @@ fn base(base: &slm_runtime::load::Base) -> Report {
     (object, lines)
 }
 
-fn slm(bytes: &Bytes) -> Result<Report, CliError> {
+pub(super) fn slm(bytes: &Bytes) -> Result<Report, CliError> {
     let container = Container::open((**bytes).as_ref(), &LIMITS)?;
     container.verify_all()?;
     match slm_runtime::runtime::read_adapter(&container, &LIMITS) {
@@ -269,7 +328,7 @@ fn safetensors(bytes: &[u8]) -> Result<Report, CliError> {
     Ok((json!({ "kind": "safetensors", "tensors": rows, "metadata": parsed.metadata() }), lines))
 }
 
-fn manifest(manifest: &Manifest) -> Report {
+pub(super) fn manifest(manifest: &Manifest) -> Report {
     let object = json!({
         "kind": "manifest",
         "manifest": manifest.digest(),

@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// What is in the store. A record that cannot be read is listed as damaged and hides nothing else.
 pub(crate) fn list(world: &World) -> Result<(), CliError> {
-    let runtime = world.runtime(engine(Some(1), None)?)?;
+    let runtime = world.looking(engine(Some(1), None)?)?;
     let store = runtime.store();
     let active = store.active()?.map(|active| active.record.composition.digest());
     let mut object = json!({});

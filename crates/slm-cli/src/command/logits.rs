@@ -4,11 +4,12 @@ use serde_json::json;
 use slm_format::safetensors::{Dtype, TensorSource};
 use slm_runtime::Session;
 use slm_runtime::audit::{LogitsHasher, hex};
+use slm_runtime::budget::Workload;
 
 use crate::args::LogitsArgs;
 use crate::command::run::text_ids;
 use crate::error::CliError;
-use crate::model::{composition, engine_of, profile};
+use crate::model::{check_budget, composition, engine_of, profile};
 use crate::outfile::OutFile;
 use crate::world::World;
 
@@ -21,7 +22,15 @@ pub(crate) fn logits(world: &World, args: LogitsArgs) -> Result<(), CliError> {
         (None, Some(text)) => text_ids(&composition, &text)?,
         (None, None) => return Err(CliError::Missing { option: "--text or --tokens" }),
     };
-    let mut session = Session::new(composition.clone(), profile(&args.engine), engine)?;
+    let profile = profile(&args.engine);
+    let context_length = composition.base().config().context_length;
+    let work = Workload {
+        positions: u32::try_from(tokens.len()).unwrap_or(u32::MAX).clamp(1, context_length),
+        chunk: args.engine.chunk.min(tokens.len().max(1)),
+        all_logits: true,
+    };
+    check_budget(world, &args.model, &composition, &engine, &profile, work)?;
+    let mut session = Session::new(composition.clone(), profile, engine)?;
     let out = args.out.as_deref().map(OutFile::create).transpose()?;
     let mut hasher = LogitsHasher::new();
     let mut last = Vec::new();

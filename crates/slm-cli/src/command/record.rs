@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use slm_format::Digest;
 use slm_manifest::evaluation::{Environment, Evaluator, Measure, PromptPolicy};
-use slm_manifest::{CompositionId, EvaluationRecord, RawEvaluationRecord};
-use slm_runtime::error::ActivationError;
+use slm_manifest::{CompositionId, EvaluationRecord, Manifest, RawEvaluationRecord};
 use slm_runtime::eval::Perplexity;
-use slm_runtime::{Runtime, RuntimeError, Session};
+use slm_runtime::{Runtime, Session};
 use slm_store::Storage;
 
 use crate::error::CliError;
 use crate::model::reference;
+use crate::output::counted;
 use crate::world::now;
 
 /// What a perplexity was measured on and how, beside the session that measured it.
 pub(crate) struct Measured<'a> {
-    pub(crate) composition: Option<&'a str>,
+    pub(crate) manifest: &'a Manifest,
     pub(crate) session: &'a Session,
     pub(crate) threads: usize,
     pub(crate) kernel: &'static str,
@@ -27,27 +27,24 @@ pub(crate) struct Measured<'a> {
     pub(crate) add_bos: bool,
 }
 
+/// The manifest of the composition that is meant, the active one where none is.
+pub(crate) fn manifest<S: Storage>(
+    runtime: &Runtime<S>,
+    composition: Option<&str>,
+) -> Result<Manifest, CliError> {
+    Ok(match composition {
+        None => runtime.status()?.manifest,
+        Some(what) => runtime.manifest_by_reference(&reference(runtime, what)?)?,
+    })
+}
+
 /// Stores the record of a perplexity; its digest.
 pub(crate) fn perplexity<S: Storage>(
     runtime: &Runtime<S>,
     measured: &Measured<'_>,
     result: &Perplexity,
 ) -> Result<Digest, CliError> {
-    let manifest = match measured.composition {
-        None => runtime.status()?.manifest,
-        Some(what) => runtime.manifest_by_reference(&reference(runtime, what)?)?,
-    };
     let composition = measured.session.composition();
-    // The measurement took its time, and another process may have switched.
-    if manifest.composition_id() != composition.id() {
-        let (found, expected) = (manifest.composition_id(), composition.id());
-        let error = ActivationError::ManifestContradicts {
-            field: "composition".to_owned(),
-            found: found.to_string(),
-            expected: expected.to_string(),
-        };
-        return Err(RuntimeError::from(error).into());
-    }
     let measure = Measure {
         value: result.perplexity,
         low: Some(result.low),
@@ -59,7 +56,7 @@ pub(crate) fn perplexity<S: Storage>(
         composition: composition.id(),
         execution: measured.session.execution_id(),
         base: composition.base_id(),
-        manifest: Some(manifest.digest()),
+        manifest: Some(measured.manifest.digest()),
         timestamp_utc: now(),
         // Nothing is generated.
         sampling: None,
@@ -99,8 +96,12 @@ pub(crate) fn of<S: Storage>(
         let signatures = runtime.signatures_of(digest)?.len();
         for (what, measure) in &record.results {
             lines.push(format!(
-                "measured: {what} {:.4} over {} on {}, {} ({digest}, {signatures} signatures)",
-                measure.value, measure.count, record.evaluator.data, record.timestamp_utc
+                "measured: {what} {:.4} over {} on {}, {} ({digest}, {})",
+                measure.value,
+                measure.count,
+                record.evaluator.data,
+                record.timestamp_utc,
+                counted(signatures as u64, "signature")
             ));
         }
         rows.push(json!({

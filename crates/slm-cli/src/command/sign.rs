@@ -11,6 +11,7 @@ use slm_runtime::Runtime;
 use slm_store::{FsStorage, Storage};
 
 use crate::args::SignArgs;
+use crate::command::document::MAX_DOCUMENT;
 use crate::command::key::open_secret;
 use crate::command::trust::read_public;
 use crate::error::CliError;
@@ -83,15 +84,12 @@ fn stored_record<S: Storage>(
 ) -> Result<Option<Vec<u8>>, CliError> {
     let Ok(digest) = what.parse::<Digest>() else { return Ok(None) };
     let store = runtime.store();
-    if !store.has_blob(digest)? || (*store.blob(digest)?).as_ref().len() > MAX_RECORD {
+    if !store.has_blob(digest)? || (*store.blob(digest)?).as_ref().len() > MAX_DOCUMENT {
         return Ok(None);
     }
     let bytes = (*store.verified_blob(digest)?).as_ref().to_vec();
     Ok(EvaluationRecord::parse(&bytes, &LIMITS).is_ok().then_some(bytes))
 }
-
-/// A blob that is longer is not tried as an evaluation record.
-const MAX_RECORD: usize = 16 << 20;
 
 /// The key that a signature is checked with: the one given, else a trusted one of its id.
 fn public_key(

@@ -1,7 +1,6 @@
 //! `verify`: everything in the store, compared with what it promises.
 
 use serde_json::json;
-use slm_format::Coded;
 
 use crate::error::CliError;
 use crate::model::engine;
@@ -9,14 +8,13 @@ use crate::world::World;
 
 /// Names everything that is broken, and ends with an error if anything is.
 pub(crate) fn verify(world: &World, deep: bool) -> Result<(), CliError> {
-    let runtime = world.runtime(engine(Some(1), None)?)?;
+    let runtime = world.looking(engine(Some(1), None)?)?;
     let progress = world.output.spinner("verifying");
     let report = runtime.verify(deep);
     progress.finish_and_clear();
     if !report.is_clean() {
-        let findings =
-            report.findings.iter().map(|finding| format!("{finding} [{}]", finding.error.code()));
-        return Err(CliError::Unclean { findings: findings.collect() });
+        let findings = report.findings.iter().map(ToString::to_string).collect();
+        return Err(CliError::Unclean { findings });
     }
     let object = json!({
         "clean": true,

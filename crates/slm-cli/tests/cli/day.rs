@@ -236,8 +236,9 @@ fn inspect_knows_names_ids_and_every_kind_of_file() {
     assert_eq!(place.json(["inspect", &golden("tiny-q8_0.gguf")])["base"], base["base"]);
     assert_eq!(text(&place.json(["inspect", &golden("tiny")]), "kind"), "base");
 
-    let adapter = place.json(["inspect", "kjv"]);
-    // A base, an adapter and a composition may have one name; the adapter comes first.
+    // A base, an adapter and a composition may have one name; the composition comes first, and says so.
+    assert_eq!(place.json(["inspect", "kjv"])["also"][0], "adapter");
+    let adapter = place.json(["inspect", "kjv", "--kind", "adapter"]);
     assert_eq!(text(&adapter, "kind"), "adapter");
     assert_eq!(place.json(["inspect", text(&adapter, "adapter")])["targets"], adapter["targets"]);
     let folder = place.json(["inspect", &golden("tiny-kjv")]);

@@ -98,6 +98,8 @@ fn four_is_not_found() {
         (&["activate", "absent"], "not-found"),
         (&["activate", "absent.toml"], "file-not-found"),
         (&["activate", &absent], "not-found"),
+        (&["inspect", &absent], "not-found"),
+        (&["inspect", "kjv", "--kind", "base"], "not-found"),
         (&["run", "x", "--composition", "absent"], "not-found"),
         (&["run", "x", "--model", "absent"], "file-not-found"),
         (&["compose", "x", "--base", "absent"], "not-found"),
@@ -154,19 +156,24 @@ fn six_is_busy() {
 #[test]
 fn seven_is_a_damaged_store() {
     // One place and one repair per blob: a base at its end (weights) and its start, an adapter, a manifest.
-    for (what, at_end) in
-        [("tiny", true), ("tiny", false), ("python", true), ("python", false), ("both", true)]
-    {
+    for (what, kind, at_end) in [
+        ("tiny", "base", true),
+        ("tiny", "base", false),
+        ("python", "adapter", true),
+        ("python", "adapter", false),
+        ("both", "composition", true),
+    ] {
         let place = Place::with_active();
-        // A composition and an adapter share the name `python`; inspect finds the adapter.
-        let hex = place.json(["inspect", what]);
+        // A composition and an adapter share the name `python`.
+        let inspect = ["inspect", what, "--kind", kind];
+        let hex = place.json(inspect);
         let hex = text(&hex, "blob").strip_prefix("sha256:").expect("a digest").to_owned();
         let path = place.store().join("blobs/sha256").join(hex);
         let good = std::fs::read(&path).expect("the blob");
         flip(&path, if at_end { good.len() - 1 } else { 40 });
         let before = place.snapshot();
         for args in [
-            &["inspect", what][..],
+            &inspect[..],
             &["run", "x", "--max-tokens", "1"],
             &["logits", "--tokens", "1"],
             &["activate", "both"],

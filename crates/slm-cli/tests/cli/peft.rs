@@ -155,5 +155,5 @@ fn an_adapter_that_is_wrong_is_refused_and_changes_nothing() {
     refuses(&folder, &["file-missing"]);
 
     let object = place.json(["adapter", "import", &twin, "--name", "twin", "--base", "tiny"]);
-    assert_eq!(object["adapter"], place.json(["inspect", "kjv"])["adapter"]);
+    assert_eq!(object["adapter"], place.json(["inspect", "kjv", "--kind", "adapter"])["adapter"]);
 }

@@ -131,13 +131,26 @@ fn the_list_of_trust_is_kept_and_checked() {
         assert_eq!(place.refused(args), (expected.0, expected.1.to_owned()), "{args:?}");
     }
     assert_eq!(place.json(["trust", "list"]), list);
-    // The document explains itself, and one that is wrong stops everything.
+    // The document explains itself. Under one that is wrong a person may look, and nothing else.
     let path = place.store().join("policy.toml");
     let document = std::fs::read_to_string(&path).expect("the policy");
     assert!(document.contains("# keep_generations = 10"), "{document}");
     std::fs::write(&path, document.replace("# keep_generations = 10", "keep_generations = 0"))
         .expect("written");
-    assert_eq!(place.refused(["list"]), (3, "policy-range".to_owned()));
+    for args in [
+        &["compose", "x", "--base", "tiny"][..],
+        &["gc"],
+        &["trust", "list"],
+        &["trust", "remove", "alice"],
+    ] {
+        assert_eq!(place.refused(args), (3, "policy-range".to_owned()), "{args:?}");
+    }
+    for args in [&["list"][..], &["inspect", "tiny"], &["audit"], &["verify"], &["history"]] {
+        let ran = place.run(args);
+        assert_eq!(ran.exit, 0, "{args:?}: {ran:?}");
+        assert!(ran.stderr.starts_with("warning: policy.toml: "), "{ran:?}");
+        place.json(args);
+    }
     std::fs::write(&path, &document).expect("written");
     place.json(["list"]);
     assert_eq!(place.json(["trust", "remove", "alice"])["changed"], true);

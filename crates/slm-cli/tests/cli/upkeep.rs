@@ -137,3 +137,68 @@ fn an_evaluation_is_recorded_shown_and_kept() {
     let refused = place.refused(["eval", "ppl", &text, "--record", "--model", &model]);
     assert_eq!(refused, (2, "option-value".to_owned()));
 }
+
+/// Whatever a person can hold in hand is shown by its digest, and as a file.
+#[test]
+fn every_document_can_be_looked_into() {
+    let place = Place::with_active();
+    place.json(["key", "new", "alice"]);
+    let words = "In the beginning God created the heaven and the earth. ".repeat(6);
+    let text = place.write("text.txt", words);
+    let measured = place.json(["eval", "ppl", &text, "--ctx", "32", "--record"]);
+    let record = measured["record"].as_str().expect("a digest");
+    let signed = place.json(["sign", record, "--key", "alice.key", "--out", "record.minisig"]);
+    let shown = place.json(["inspect", record]);
+    assert_eq!((&shown["kind"], &shown["record"]), (&"evaluation-record".into(), &record.into()));
+    assert_eq!(shown["composition"], measured["composition"]);
+    assert_eq!(shown["results"]["perplexity"]["value"], measured["perplexity"]);
+    assert_eq!(shown["document"]["evaluator"]["method"], "ppl");
+    assert_eq!(shown["signatures"][0]["key"], signed["key"]);
+    assert_eq!(shown["signatures"][0]["trusted_as"], Value::Null);
+    place.json(["trust", "add", "alice", "alice.pub"]);
+    assert_eq!(place.json(["inspect", record])["signatures"][0]["trusted_as"], "alice");
+    // The same document as a file, and what else lies beside it.
+    let document = place.store().join("blobs/sha256").join(&record["sha256:".len()..]);
+    let bytes = std::fs::read(document).expect("the record");
+    let copy = place.write("record.json", &bytes);
+    assert_eq!(place.json(["inspect", &copy])["record"], record);
+    for (what, kind) in [
+        ("record.minisig", "signature"),
+        ("alice.pub", "public-key"),
+        ("alice.key", "secret-key"),
+        (signed["signature"].as_str().expect("a digest"), "signature"),
+        (place.json(["status"])["manifest"].as_str().expect("a digest"), "manifest"),
+        (measured["composition"].as_str().expect("an id"), "manifest"),
+    ] {
+        assert_eq!(place.json(["inspect", what])["kind"], kind, "{what}");
+    }
+    let secret = place.run(["inspect", "alice.key"]);
+    assert!(!secret.stdout.contains("RW"), "nothing of a secret key is shown: {secret:?}");
+    // The generation that is active: its digest stands behind the number in the newer record.
+    let slots = ["active.a", "active.b"].map(|slot| place.store().join(slot));
+    let slots = slots.map(|slot| std::fs::read(slot).expect("a record"));
+    let newer = slots.iter().max_by_key(|slot| slot[8..16].to_vec()).expect("two");
+    let hex: String = newer[16..48].iter().map(|byte| format!("{byte:02x}")).collect();
+    let generation = place.json(["inspect", &format!("sha256:{hex}")]);
+    assert_eq!((&generation["kind"], &generation["generation"]), (&"generation".into(), &1.into()));
+}
+
+/// One name may be that of a base, an adapter and a composition, as it is after `unpack`.
+#[test]
+fn a_name_of_several_things_says_so() {
+    let place = Place::with_active();
+    let shown = place.json(["inspect", "kjv"]);
+    assert_eq!((&shown["kind"], &shown["also"]), (&"manifest".into(), &Value::from(["adapter"])));
+    for (kind, of) in [("composition", "manifest"), ("adapter", "adapter")] {
+        let shown = place.json(["inspect", "kjv", "--kind", kind]);
+        assert_eq!((&shown["kind"], &shown["also"]), (&of.into(), &Value::Array(Vec::new())));
+    }
+    let words = place.run(["inspect", "kjv"]).stdout;
+    assert!(words.contains("slm inspect kjv --kind adapter"), "{words}");
+    place.json(["pack", "both", "both.slm"]);
+    let elsewhere = Place::new();
+    elsewhere.json(["unpack", &place.arg("both.slm"), "--name", "k"]);
+    let shown = elsewhere.json(["inspect", "k"]);
+    assert_eq!((&shown["kind"], &shown["also"]), (&"manifest".into(), &Value::from(["base"])));
+    assert_eq!(elsewhere.json(["inspect", "k", "--kind", "base"])["kind"], "base");
+}
