@@ -2,12 +2,54 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{config, pair, read, resolve, tiny, tiny_as, weights, with};
 use slm_format::gguf::Gguf;
 use slm_format::safetensors::SafeTensors;
 use slm_format::{Encoding, Limits};
+use slm_manifest::BaseId;
 use slm_manifest::config::Architecture;
-use slm_overlay::peft::PeftLora;
+use slm_overlay::peft::{PeftAdapter, PeftLora};
+use slm_overlay::{Adapter, Delta, DenseDelta, Factor, Module, SparseDelta, Stack};
+
+/// A budget is made from the modules, a session from the stack: both count the same buffers.
+#[test]
+fn a_module_says_what_its_stack_takes() {
+    let id = BaseId::of_canonical(b"a base");
+    let values = |n: u64| Factor::new("x", Encoding::F32, 1, n, vec![64; 4 * n as usize].into());
+    let on = |delta| Adapter::new(vec![Module { target: "blk.0.attn_v.weight".into(), delta }]);
+    let indices: Vec<u64> = vec![0, 5, 256, 257, 256 * 9, 256 * 128 - 1];
+    let sparse = SparseDelta {
+        scale: 1.0,
+        rows: 128,
+        cols: 256,
+        values: values(indices.len() as u64).unwrap(),
+        indices: indices.into(),
+    };
+    let matrix = Factor::new("x", Encoding::F32, 128, 256, vec![64; 4 * 128 * 256].into());
+    let dense = DenseDelta { scale: 1.0, delta: matrix.unwrap() };
+    let mut adapters = vec![
+        ("sparse", on(Delta::Sparse(sparse)).unwrap(), 4),
+        ("dense", on(Delta::Dense(dense)).unwrap(), 128),
+    ];
+    for (name, most) in [("lora-qv", 8), ("ia3", 0), ("loha", 256), ("lokr", 512), ("vera", 16)] {
+        let parsed = PeftAdapter::parse(config(name).as_bytes(), &weights(name), &Limits::STANDARD);
+        adapters.push((name, parsed.unwrap().resolve(&tiny()).unwrap().0, most));
+    }
+    for (name, adapter, most) in adapters {
+        let adapter = Arc::new(adapter);
+        let bound = Arc::new(Arc::clone(&adapter).bind(id, &tiny()).unwrap());
+        let stack = Stack::new(id, vec![(bound, 1.0)]).unwrap();
+        let mut largest = 0;
+        for module in adapter.modules() {
+            let taken = stack.for_tensor(&module.target).scratch_len(3) as u64;
+            assert_eq!(taken, 3 * module.scratch_values(), "{name} {}", module.target);
+            largest = largest.max(module.scratch_values());
+        }
+        assert!(largest <= most && (most == 0 || largest > 0), "{name}: {largest}");
+    }
+}
 
 #[test]
 fn every_plain_lora_resolves_to_its_targets() {

@@ -48,6 +48,10 @@ impl Kind for DenseDelta {
         len(&self.delta)
     }
 
+    fn scratch_values(&self) -> u64 {
+        u64::from(self.delta.rows())
+    }
+
     fn scale(&self) -> f32 {
         self.scale
     }

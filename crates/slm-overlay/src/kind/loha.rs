@@ -75,6 +75,10 @@ impl Kind for Loha {
         self.w1_b.rows()
     }
 
+    fn scratch_values(&self) -> u64 {
+        u64::from(self.w1_a.rows())
+    }
+
     fn scale(&self) -> f32 {
         self.scale
     }

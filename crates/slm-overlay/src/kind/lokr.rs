@@ -167,6 +167,11 @@ impl Kind for Lokr {
         rank(&self.w1).max(rank(&self.w2))
     }
 
+    fn scratch_values(&self) -> u64 {
+        let ((o1, i1), (o2, _)) = (self.w1.shape(), self.w2.shape());
+        (o1 + i1).saturating_mul(o2)
+    }
+
     fn scale(&self) -> f32 {
         self.scale
     }

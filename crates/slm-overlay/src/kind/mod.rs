@@ -147,6 +147,10 @@ trait Kind: Sized {
     fn rank(&self) -> u32 {
         0
     }
+    /// Values per token between the two halves of a pass.
+    fn scratch_values(&self) -> u64 {
+        u64::from(self.rank())
+    }
     fn scale(&self) -> f32 {
         1.0
     }
@@ -182,6 +186,12 @@ impl Module {
     /// Multiplications for one token, beside the base's.
     pub fn macs(&self) -> u64 {
         each!(&self.delta, kind => kind.macs())
+    }
+
+    /// Values per token that a pass keeps for the module: its rank, where it is of low rank, else mostly its outputs. What
+    /// [`crate::TensorStack::scratch_len`] adds up.
+    pub fn scratch_values(&self) -> u64 {
+        each!(&self.delta, kind => kind.scratch_values())
     }
 
     /// The kind, as the module alone tells.

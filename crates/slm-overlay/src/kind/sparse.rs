@@ -79,6 +79,13 @@ impl Kind for SparseDelta {
         len(&self.values)
     }
 
+    fn scratch_values(&self) -> u64 {
+        let cols = u64::from(self.cols);
+        let row = |index: &u64| index / cols;
+        let starts = self.indices.windows(2).filter(|pair| row(&pair[0]) != row(&pair[1]));
+        starts.count() as u64 + u64::from(!self.indices.is_empty())
+    }
+
     fn scale(&self) -> f32 {
         self.scale
     }
