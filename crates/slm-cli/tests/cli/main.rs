@@ -1,6 +1,7 @@
 //! The program as a user meets it: real processes on the tiny model, its store in a temporary folder.
 
 mod common;
+mod transcript;
 
 mod adapters;
 mod bake;
@@ -10,6 +11,7 @@ mod hostile;
 mod logits;
 mod manifests;
 mod peft;
+mod refusals;
 mod share;
 mod text;
 mod transcripts;

@@ -3,98 +3,10 @@
 //! The snapshots were made by slm itself and read by us: they guard its words against change. Digests, times and places are left out of them.
 //! `cargo insta review`, or `INSTA_UPDATE=always`, accepts a change.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::common::{Place, Ran, copy_folder, finish, golden, text};
-
-/// Commands and what came of them.
-struct Transcript<'a> {
-    place: &'a Place,
-    text: String,
-}
-
-impl Transcript<'_> {
-    fn new(place: &Place) -> Transcript<'_> {
-        Transcript { place, text: String::new() }
-    }
-
-    /// Runs a command and writes down what a person sees, with the exit status where it is not 0.
-    fn run(&mut self, args: &[&str]) -> Ran {
-        let ran = finish(&mut self.place.command(args));
-        let shown: Vec<String> = args.iter().map(|arg| shown(arg)).collect();
-        let _ = writeln!(self.text, "$ slm {}", shown.join(" "));
-        for line in ran.stdout.lines().chain(ran.stderr.lines()) {
-            let _ = writeln!(self.text, "{line}");
-        }
-        if ran.exit != 0 {
-            let _ = writeln!(self.text, "[exit {}]", ran.exit);
-        }
-        ran
-    }
-
-    /// A command that must be refused with this exit status, and must leave the store as it was.
-    fn refused(&mut self, exit: i32, args: &[&str]) {
-        let before = store(self.place);
-        let ran = self.run(args);
-        assert_eq!(ran.exit, exit, "{args:?}: {ran:?}");
-        assert_eq!(ran.stdout, "", "{args:?}: no result beside an error");
-        assert!(store(self.place) == before, "{args:?}: refused, and the store is another one");
-    }
-
-    /// The text without what differs from run to run.
-    fn finish(self) -> String {
-        let place = self.place.dir.path().display().to_string();
-        let text = self.text.replace(&place, "PLACE");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let text = text.replace(&sources.display().to_string(), "CRATES");
-        let text = text.replace(&golden(""), "GOLDEN/");
-        text.split_inclusive(|c: char| c.is_whitespace()).map(without_chance).collect()
-    }
-}
-
-/// Every file but the log, which tells of refusals too.
-fn store(place: &Place) -> Option<std::collections::BTreeMap<PathBuf, Vec<u8>>> {
-    let mut files = place.snapshot();
-    if let Some(files) = &mut files {
-        files.retain(|path, _| !path.ends_with("audit.log"));
-    }
-    files
-}
-
-/// The last part of a path, and any other argument as it is.
-fn shown(arg: &str) -> String {
-    match Path::new(arg).file_name() {
-        Some(name) if Path::new(arg).is_absolute() => name.to_string_lossy().into_owned(),
-        _ => arg.to_owned(),
-    }
-}
-
-/// A word whose digest, time or measurement is replaced.
-fn without_chance(word: &str) -> String {
-    let is_hex = |text: &str| text.len() >= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut shown = String::new();
-    for part in word.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c)) {
-        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c));
-        let (part, rest) = part.split_at(end.unwrap_or(part.len()));
-        let is_time =
-            part.len() > 10 && part.as_bytes().get(4) == Some(&b'-') && part.contains('T');
-        if is_hex(part) {
-            shown.push_str("HEX");
-        } else if is_time {
-            shown.push_str("TIME");
-        } else {
-            shown.push_str(part);
-        }
-        shown.push_str(rest);
-    }
-    // The minutes and seconds of a time.
-    if let Some(at) = shown.find("TIME:") {
-        let end = shown[at..].find('Z').map_or(shown.len(), |end| at + end + 1);
-        shown.replace_range(at..end, "TIME");
-    }
-    shown
-}
+use crate::common::{Place, copy_folder, finish, golden, text};
+use crate::transcript::Transcript;
 
 #[test]
 fn a_day_without_trouble() {
