@@ -1,6 +1,8 @@
 //! Whether a tier's kernels give the scalar tier's bits: for every encoding and function, at lengths around every boundary, on random and
 //! extreme numbers, alone and in batches, in either layout, writing nowhere else.
 //!
+//! The first check is against the numbers of a program that has nothing to do with this one.
+//!
 //! An ordinary library, so that the same cases run in slm-quant's tests, under an emulator and as WASM. Each check also digests every bit
 //! of the scalar tier: the numbers must be equal on all machines, for the scalar tier is compiled for each.
 //!
@@ -18,6 +20,7 @@ mod checker;
 mod functions;
 mod products;
 mod random;
+mod reference;
 
 pub use attention::{check_attention, check_queries};
 pub use cases::{KINDS, Kind, activations, columns, f16_offsets, weights};
@@ -25,6 +28,7 @@ pub use checker::{Mismatch, Summary};
 pub use functions::{check_exp, check_extremes, check_functions, check_halves, check_rope};
 pub use products::{check_products, check_quantized_rows, check_up_projections};
 pub use random::Random;
+pub use reference::check_reference;
 
 use slm_format::Encoding;
 use slm_quant::{Kernels, Tier};
@@ -33,7 +37,8 @@ use slm_quant::{Kernels, Tier};
 pub type Check = fn(Tier) -> Result<Summary, Mismatch>;
 
 /// Every check and its name.
-pub const CHECKS: [(&str, Check); 10] = [
+pub const CHECKS: [(&str, Check); 11] = [
+    ("reference", check_reference),
     ("products", check_products),
     ("quantized-rows", check_quantized_rows),
     ("up-projections", check_up_projections),
