@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crate::problems::Outcome;
 use crate::{
-    deny, faults, format_doc, fuzz, golden, kernels, layers, oci, package, parity, run, tidy, wasm,
+    deny, drift, faults, format_doc, fuzz, golden, kernels, layers, oci, package, parity, run,
+    tidy, wasm,
 };
 
 type Step = (&'static str, fn() -> Outcome);
@@ -40,6 +41,7 @@ const HEAVY: &[Step] = &[
         let args = ["test", "-p", "slm-store", "--features", "root-tests"];
         run::must(run::cargo().args(args))
     }),
+    ("drift", drift::check),
     ("fuzz", || fuzz::run(&["--seconds", "60"])),
     ("test (release)", || run::must(tests().arg("--release"))),
 ];

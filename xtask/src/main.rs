@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod deny;
 mod dependencies_doc;
+mod drift;
 mod errors_doc;
 mod faults;
 mod format_doc;
@@ -43,6 +44,7 @@ usage: cargo xtask COMMAND
   faults                      kill -9, a full disk, no rights, damage, a second writer: nothing is lost and the next command works; as root
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
+  drift [--models DIR]        how far merging ends from what was meant: docs/drift.md, its numbers and plots; with DIR on SmolLM2 too
   fuzz [--seconds N] [NAME]   every fuzz target, or one, for N seconds (60) under a memory limit
 ";
 
@@ -76,6 +78,7 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["bench", rest @ ..] => bench::run(rest),
+        ["drift", rest @ ..] => drift::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
