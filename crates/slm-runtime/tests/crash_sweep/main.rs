@@ -1,238 +1,29 @@
 //! Every operation, stopped at every single step of its storage: by an error, by a death of the process, and by a power cut that keeps of what was
 //! not synced whatever the medium likes. Afterwards: the old state or the new one, nothing damaged, nothing unreachable once collected, and
 //! the operation works.
+#![allow(unreachable_pub, reason = "one program of several files")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod ops;
+mod outputs;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
-use std::sync::OnceLock;
 use std::time::Instant;
 
-use common::{LIMITS, NOW, compose, import, name, tiny};
-use slm_format::{Coded, Digest, ErrorClass};
-use slm_runtime::runtime::Reference;
-use slm_runtime::{Engine, Runtime, RuntimeError};
+use common::NOW;
+use ops::{Op, PACKAGE, ops, over, package};
+use slm_format::{Coded, Digest};
+use slm_runtime::Runtime;
 use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
-use slm_store::{
-    Access, Change, Intent, MemStorage, NameKind, Operation, Outcome, Storage, StorageFile as _,
-    Store, StoreError,
-};
+use slm_store::{MemStorage, NameKind, Operation, Outcome, Storage};
 
 /// After a step that leaves at most so many states, all of them are looked at; after another one, a sample of so many.
 const IMAGES: usize = if cfg!(debug_assertions) { 4 } else { 64 };
 
-/// The same where `SLM_SWEEP=exhaustive` asks for it, as `cargo xtask faults` does.
+/// Where `SLM_SWEEP=exhaustive` asks for it, as `cargo xtask faults` does, all states are looked at after a step that leaves at most so many.
 const ALL_IMAGES: usize = 4_096;
-
-/// The file that a composition is packed to, on the medium itself.
-const PACKAGE: &str = "package.slm";
-
-/// Something that changes a store.
-struct Op {
-    name: &'static str,
-    before: fn(&Runtime<MemStorage>),
-    run: &'static dyn Run,
-}
-
-/// An operation over any medium.
-trait Run: Sync {
-    fn mem(&self, runtime: &Runtime<MemStorage>) -> Result<(), RuntimeError>;
-    fn crash(&self, runtime: &Runtime<CrashStorage>) -> Result<(), RuntimeError>;
-    fn fail(&self, runtime: &Runtime<FailingStorage<MemStorage>>) -> Result<(), RuntimeError>;
-}
-
-/// One body for each medium.
-macro_rules! run {
-    ($kind:ident, $runtime:ident => $body:expr) => {{
-        struct $kind;
-        impl $kind {
-            fn any<S: Storage>($runtime: &Runtime<S>) -> Result<(), RuntimeError> {
-                $body
-            }
-        }
-        impl Run for $kind {
-            fn mem(&self, runtime: &Runtime<MemStorage>) -> Result<(), RuntimeError> {
-                $kind::any(runtime)
-            }
-            fn crash(&self, runtime: &Runtime<CrashStorage>) -> Result<(), RuntimeError> {
-                $kind::any(runtime)
-            }
-            fn fail(
-                &self,
-                runtime: &Runtime<FailingStorage<MemStorage>>,
-            ) -> Result<(), RuntimeError> {
-                $kind::any(runtime)
-            }
-        }
-        &$kind
-    }};
-}
-
-fn text(composition: &str) -> Reference {
-    Reference::Text(composition.to_owned())
-}
-
-fn nothing(_: &Runtime<MemStorage>) {}
-
-fn tiny_alone(runtime: &Runtime<MemStorage>) {
-    runtime.load_base(&tiny(), &name("tiny"), NOW, false).expect("an import");
-}
-
-fn everything(runtime: &Runtime<MemStorage>) {
-    tiny_alone(runtime);
-    import(runtime, "kjv", "tiny").expect("an import");
-    import(runtime, "python", "tiny").expect("an import");
-    compose(runtime, "bare", &[]);
-    compose(runtime, "kp", &[("kjv", 0.5), ("python", 1.0)]);
-}
-
-fn one_active(runtime: &Runtime<MemStorage>) {
-    everything(runtime);
-    runtime.activate_composition(&text("bare"), NOW).expect("active");
-}
-
-fn two_active(runtime: &Runtime<MemStorage>) {
-    one_active(runtime);
-    runtime.activate_composition(&text("kp"), NOW).expect("active");
-}
-
-/// Generations to collect, and a base that no name has any more.
-fn garbage(runtime: &Runtime<MemStorage>) {
-    two_active(runtime);
-    runtime.deactivate_adapter("kjv", NOW).expect("a switch");
-    runtime.activate_composition(&text("bare"), NOW).expect("active");
-}
-
-fn ops() -> Vec<Op> {
-    vec![
-        Op {
-            name: "import",
-            before: nothing,
-            run: run!(Import, runtime => runtime.load_base(&tiny(), &name("tiny"), NOW, false).map(drop)),
-        },
-        Op {
-            name: "adapter import",
-            before: tiny_alone,
-            run: run!(AdapterImport, runtime => import(runtime, "kjv", "tiny").map(drop)),
-        },
-        Op {
-            name: "compose",
-            before: everything,
-            run: run!(Compose, runtime => {
-                runtime.compose(&name("k"), "tiny", &[("kjv", 1.0)], NOW, false).map(drop)
-            }),
-        },
-        Op {
-            name: "first activate",
-            before: everything,
-            run: run!(First, runtime => runtime.activate_composition(&text("kp"), NOW).map(drop)),
-        },
-        Op {
-            name: "activate",
-            before: one_active,
-            run: run!(Activate, runtime => runtime.activate_composition(&text("kp"), NOW).map(drop)),
-        },
-        Op {
-            name: "rollback",
-            before: two_active,
-            run: run!(Rollback, runtime => match runtime.status()?.generation {
-                2 => runtime.rollback(NOW).map(drop),
-                _ => Ok(()),
-            }),
-        },
-        Op {
-            name: "deactivate",
-            before: two_active,
-            run: run!(Deactivate, runtime => runtime.deactivate_adapter("kjv", NOW).map(drop)),
-        },
-        Op { name: "gc", before: garbage, run: run!(Gc, runtime => runtime.gc(2, NOW).map(drop)) },
-        Op {
-            name: "pack",
-            before: everything,
-            // To a file aside that takes its name when it is whole and synced, as the program writes it.
-            run: run!(Pack, runtime => {
-                let medium = runtime.store().storage();
-                let io = |error: io::Error| StoreError::io(PACKAGE, &error);
-                medium.remove("tmp/package")?;
-                let mut out = BufWriter::with_capacity(1 << 16, medium.create("tmp/package")?);
-                runtime.pack(&text("kp"), &mut out)?;
-                let file = out.into_inner().map_err(|error| io(error.into_error()))?;
-                file.seal(Access::ReadOnly).map_err(io)?;
-                medium.publish("tmp/package", PACKAGE)?;
-                Ok(medium.sync_dir("")?)
-            }),
-        },
-        Op {
-            name: "unpack",
-            before: nothing,
-            run: run!(Unpack, runtime => {
-                runtime.unpack(package(), &name("shared"), false, NOW).map(drop)
-            }),
-        },
-        Op {
-            name: "unpack over other names",
-            before: a_composition_in_the_way,
-            run: run!(UnpackOver, runtime => {
-                runtime.unpack(package(), &name("bare"), true, NOW).map(drop)
-            }),
-        },
-        Op {
-            name: "remove a name",
-            before: everything,
-            run: run!(Remove, runtime => {
-                runtime.remove_name(NameKind::Composition, &name("kp"), NOW).map(drop)
-            }),
-        },
-        Op {
-            name: "trust",
-            before: one_active,
-            // As the program changes the policy: named in the log, written, told.
-            run: run!(Trust, runtime => {
-                let mut lock = runtime.lock(NOW)?;
-                let intent = Intent {
-                    operation: Operation::Trust,
-                    time: NOW.to_owned(),
-                    actor: None,
-                    composition: None,
-                    manifest: None,
-                };
-                let pending = runtime.store().begin(&mut lock, intent)?;
-                let change = Change::SetPolicy(b"[trust]\nbare_base = \"refused\"\n".to_vec());
-                pending.stage(change)?.commit()?;
-                Ok(())
-            }),
-        },
-    ]
-}
-
-/// The name that the package is to have stands for something else, and one of its adapters' names for another adapter.
-fn a_composition_in_the_way(runtime: &Runtime<MemStorage>) {
-    tiny_alone(runtime);
-    let python = |shape: &slm_overlay::BaseShape| {
-        let (config, weights) = common::adapter_files("python");
-        common::resolve(config, weights, shape)
-    };
-    runtime.load_adapter(&python, "tiny", &name("kjv"), NOW, false).expect("an import");
-    compose(runtime, "bare", &[]);
-}
-
-/// Both adapters on the base, as one file.
-fn package() -> &'static [u8] {
-    static PACKAGE: OnceLock<Vec<u8>> = OnceLock::new();
-    PACKAGE.get_or_init(|| {
-        let runtime = over(MemStorage::new());
-        everything(&runtime);
-        let mut file = Vec::new();
-        runtime.pack(&text("kp"), &mut file).expect("a package");
-        file
-    })
-}
-
-fn over<S: Storage>(storage: S) -> Runtime<S> {
-    Runtime::new(Store::open(storage).expect("a store"), Engine::inline(), LIMITS)
-}
 
 /// What is there for whoever asks: names, what they stand for, and what is active.
 fn state<S: Storage>(runtime: &Runtime<S>) -> String {
@@ -338,7 +129,8 @@ fn errors_everywhere(op: &Op) -> (usize, usize) {
                 continue;
             }
             // A counter of its own for each run: the n-th operation fails, until there is no n-th.
-            for n in 0.. {
+            let stride = if cfg!(debug_assertions) && op.heavy { 5 } else { 1 };
+            for n in (0..).step_by(stride) {
                 let storage = FailingStorage::new(copy(&start));
                 let runtime = over(storage.clone());
                 let base = storage.operations();
@@ -347,7 +139,7 @@ fn errors_everywhere(op: &Op) -> (usize, usize) {
                 storage.fail(Some(Failure { after_effect, ..failure }));
                 let outcome = op.run.fail(&runtime);
                 if storage.operations() <= base + n {
-                    steps = steps.max(n as usize);
+                    steps = steps.max((storage.operations() - base) as usize);
                     break;
                 }
                 storage.fail(None);
@@ -381,6 +173,9 @@ struct Cuts {
     steps: usize,
     /// Steps after which every state was looked at.
     whole: usize,
+    /// States that all steps can leave, and the most of one step.
+    possible: usize,
+    most: usize,
     /// States, and how many of them differ.
     images: usize,
     distinct: usize,
@@ -391,10 +186,7 @@ fn crashes_everywhere(op: &Op) -> Cuts {
     let (start, old, new) = old_and_new(op);
     let whole = CrashStorage::holding(&start);
     op.run.crash(&over(whole.clone())).expect("undisturbed");
-    let limit = match std::env::var("SLM_SWEEP") {
-        Ok(how) if how == "exhaustive" => ALL_IMAGES,
-        _ => IMAGES,
-    };
+    let exhaustive = std::env::var("SLM_SWEEP").is_ok_and(|how| how == "exhaustive");
     let mut cuts = Cuts { steps: whole.steps(), ..Cuts::default() };
     // Many steps leave the same files, which are looked at once.
     let mut known: HashMap<blake3::Hash, bool> = HashMap::new();
@@ -404,7 +196,12 @@ fn crashes_everywhere(op: &Op) -> Cuts {
         storage.stop_at(step);
         let outcome = op.run.crash(&runtime);
         drop(runtime);
-        cuts.whole += usize::from(storage.possible_images().is_some_and(|count| count <= limit));
+        let possible = storage.possible_images().unwrap_or(usize::MAX);
+        let few = if cfg!(debug_assertions) && op.heavy { IMAGES / 2 } else { IMAGES };
+        let limit = if exhaustive && possible <= ALL_IMAGES { ALL_IMAGES } else { few };
+        cuts.whole += usize::from(possible <= limit);
+        cuts.most = cuts.most.max(possible);
+        cuts.possible = cuts.possible.saturating_add(possible);
         for image in storage.images(limit) {
             let at = format!("power cut at {step} of {}, {}", cuts.steps, image.what);
             let files = fingerprint(&image.files);
@@ -439,10 +236,10 @@ fn sweep(what: &str) {
     let op = ops.iter().find(|op| op.name == what).expect("an operation");
     let start = Instant::now();
     let (operations, stops) = errors_everywhere(op);
-    let Cuts { steps, whole, images, distinct, news } = crashes_everywhere(op);
+    let Cuts { steps, whole, possible, most, images, distinct, news } = crashes_everywhere(op);
     println!(
         "{what}: {operations} storage operations, {stops} failures; {steps} steps that write, after {whole} of {} every state of a power cut: \
-         {images} states, {distinct} of them different, {news} the new one; {:.1} s",
+         {images} of {possible} states (up to {most} after one step), {distinct} of them different, {news} the new one; {:.1} s",
         steps + 1,
         start.elapsed().as_secs_f64()
     );
@@ -511,87 +308,6 @@ fn removing_a_name_survives() {
 #[test]
 fn a_change_of_the_policy_survives() {
     sweep("trust");
-}
-
-/// An output that takes so many writes, of at most so many bytes each, and then is full.
-struct Filling {
-    writes: usize,
-    taken: Vec<u8>,
-}
-
-impl Write for Filling {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.writes == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.writes -= 1;
-        let some = bytes.len().min(1 << 15);
-        self.taken.extend_from_slice(&bytes[..some]);
-        Ok(some)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Packing to an output that fails at each of its writes says so, and neither the store nor the next package is touched by it.
-#[test]
-fn an_output_that_fails_at_any_write() {
-    let storage = MemStorage::new();
-    let runtime = over(storage.clone());
-    everything(&runtime);
-    let before = fingerprint(&storage);
-    let mut failures = 0;
-    loop {
-        let mut out = Filling { writes: failures, taken: Vec::new() };
-        match runtime.pack(&text("kp"), &mut out) {
-            Ok(_) => {
-                assert!(out.taken == package(), "a package of something else");
-                break;
-            }
-            Err(error) => {
-                assert_eq!(error.class(), ErrorClass::Io, "write {failures}: {error}");
-                assert!(package().starts_with(&out.taken), "write {failures}");
-            }
-        }
-        failures += 1;
-    }
-    assert_eq!(fingerprint(&storage), before);
-    println!("pack: {failures} writes, each of them failed once");
-    assert!(failures > 20, "{failures}");
-
-    // A layout: after any failed file there is no index, which comes last.
-    let mut files = 0;
-    loop {
-        let mut out = FillingFolder { left: files, files: BTreeMap::new() };
-        let tag = name("v1");
-        match runtime.export_oci(&text("kp"), &tag, &mut out) {
-            Ok(_) => break,
-            Err(error) => assert_eq!(error.class(), ErrorClass::Io, "file {files}: {error}"),
-        }
-        assert!(!out.files.contains_key("index.json"), "file {files}");
-        files += 1;
-    }
-    println!("export oci: {files} files, each of them failed once");
-    assert!(files >= 7, "{files}");
-}
-
-/// A folder that takes so many files, and then is full.
-struct FillingFolder {
-    left: usize,
-    files: BTreeMap<String, Vec<u8>>,
-}
-
-impl slm_runtime::runtime::LayoutWriter for FillingFolder {
-    fn put(&mut self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        if self.left == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.left -= 1;
-        self.files.insert(path.to_owned(), bytes.to_vec());
-        Ok(())
-    }
 }
 
 /// A death of the process keeps what was written, synced or not, and the next one goes on.
