@@ -190,6 +190,7 @@ fn advice(code: &str) -> Option<&'static str> {
         "name-damaged" => {
             "give the name anew with --replace, or take it away: slm forget NAME --kind KIND"
         }
+        "secret-key-encrypted" => "give the file that holds the password: --password-file FILE",
         "chat-no-template" => "slm run completes a text without a template",
         _ => return None,
     })

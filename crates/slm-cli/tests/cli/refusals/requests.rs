@@ -18,7 +18,6 @@ fn settings() {
         &["run", "x", "--min-p", "-0.5"],
         &["run", "x", "--repeat-penalty", "0"],
         &["run", "x", "--activations", "f32", "--kv", "f16"],
-        &["run", "x", "--kernel", "abacus"],
         &["run", "x", "--system", "be kind"],
         &["run", "x", "--adapter", &golden("tiny-kjv")],
         &["logits", "--tokens", "1024"],
