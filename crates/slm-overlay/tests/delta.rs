@@ -146,7 +146,7 @@ fn every_entry_of_the_metadata_must_be_there_and_be_one() {
                 let bent = with(&good, |metadata, _| {
                     metadata.insert(key.clone(), value.into());
                 });
-                let name = key == "source_name" && (1..256).contains(&value.len());
+                let name = key == "source_name" && (2..256).contains(&value.len());
                 let expected = if name { "accepted" } else { "adapter-field" };
                 assert_eq!(code(&bent), expected, "{kind} with {key} = {value:.20}");
             }

@@ -246,8 +246,9 @@ fn annotate(
         }
         DeltaKind::LowRank => {
             let (digest, name) = (digest(metadata, "source")?, require(metadata, "source_name")?);
-            let whole = name.contains(['/', '\\']) || name.len() > 255 || name.is_empty();
-            if whole {
+            // It is shown to people: nothing that moves a cursor, no folder.
+            let bad = |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
+            if name.is_empty() || name.len() > 255 || name.contains(bad) {
                 return Err(field("source_name", name, "a file's name without folders"));
             }
             let note = format!("low-rank: made from {name}, {digest}; not compared with it");
