@@ -32,9 +32,15 @@ pub enum MaterializeError {
         /// The tensor.
         tensor: String,
     },
-    /// What making the stack would have refused.
+    /// What making the stack would have refused. In a box, so that errors that hold this one stay small.
     #[error(transparent)]
-    Overlay(#[from] OverlayError),
+    Overlay(Box<OverlayError>),
+}
+
+impl From<OverlayError> for MaterializeError {
+    fn from(error: OverlayError) -> MaterializeError {
+        MaterializeError::Overlay(Box::new(error))
+    }
 }
 
 impl Coded for MaterializeError {
