@@ -1,4 +1,4 @@
-//! Golden transcripts of what is refused, by what is wrong.
+//! Golden transcripts of what is refused, by what is wrong. `codes` holds them against the list of all codes.
 //!
 //! Each file that is refused differs in one thing from a twin that is accepted, and the transcript has both.
 
@@ -7,6 +7,8 @@
 mod bend;
 
 mod adapters;
+mod bake;
+mod codes;
 mod containers;
 mod gguf;
 mod manifests;
