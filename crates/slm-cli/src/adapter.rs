@@ -5,9 +5,10 @@ use std::path::Path;
 use slm_format::gguf::Gguf;
 use slm_format::safetensors::SafeTensors;
 use slm_overlay::binary::{BinaryFormat, Compact, Layout, LoraAdapter};
+use slm_overlay::delta::DeltaFile;
 use slm_overlay::gguf::GgufAdapter;
 use slm_overlay::peft::{BindingReport, PeftAdapter};
-use slm_runtime::runtime::{ClaimedTokens, ResolvedAdapter};
+use slm_runtime::runtime::{ClaimedTokens, Declared, Requires, ResolvedAdapter};
 
 use crate::args::AdapterFormat;
 use crate::error::CliError;
@@ -47,7 +48,9 @@ pub(crate) fn read_adapter(
             Some(BinaryFormat::Plan008) => AdapterFormat::Plan008,
             Some(BinaryFormat::Compact) => AdapterFormat::Compact,
             None if is_safetensors(path, head) => {
-                SafeTensors::parse(head, &LIMITS)?;
+                if DeltaFile::is_delta(&SafeTensors::parse(head, &LIMITS)?) {
+                    return read_delta(head);
+                }
                 return wrong(
                     "factors alone are no adapter; give the folder that also has adapter_config.json",
                 );
@@ -123,6 +126,23 @@ fn read_plan008(bytes: &[u8], layout: Option<&Path>) -> Result<ReadAdapter, CliE
         let adapter = layout.to_adapter(&pairs, shape)?;
         let report = BindingReport::of(&adapter);
         Ok((adapter, report))
+    }))
+}
+
+fn read_delta(bytes: &[u8]) -> Result<ReadAdapter, CliError> {
+    let file = DeltaFile::parse(bytes, &LIMITS)?;
+    let identity = file.identity();
+    let quantization = identity.quantization.iter();
+    let declared = Declared {
+        tokenizer: identity.tokenizer,
+        quantization: quantization.map(|(encoding, n)| (encoding.name().to_owned(), *n)).collect(),
+        numerics: identity.numerics,
+    };
+    let bound = Requires { base: identity.base, declared: Some(declared) };
+    Ok(Box::new(move |shape| {
+        let (adapter, report) = file.resolve(shape)?;
+        let bound_to = Some(bound.clone());
+        Ok(ResolvedAdapter { adapter, report, bound_to, tokens: ClaimedTokens::default() })
     }))
 }
 

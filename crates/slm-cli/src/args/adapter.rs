@@ -9,7 +9,7 @@ use clap::{Subcommand, ValueEnum};
 pub(crate) enum AdapterCommand {
     /// Parse, bind and store an adapter
     Import {
-        /// A PEFT folder, or a GGUF, Plan 008, compact or .slm file
+        /// A PEFT folder, a typed delta, or a GGUF, Plan 008, compact or .slm file
         path: PathBuf,
         /// Name in the store
         #[arg(long)]

@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 /// The commands, in the order a day uses them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Bring a model into the store: a GGUF or .slm file, or a HF folder; `import oci DIR`: a composition from an OCI image layout
+    /// Bring a model into the store: a GGUF, .slm or SLM1 file, or a HF folder; `import oci DIR`: a composition from an OCI image layout
     Import {
         /// The file or folder, or the word oci
         path: PathBuf,

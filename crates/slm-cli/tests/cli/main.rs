@@ -14,5 +14,6 @@ mod peft;
 mod refusals;
 mod share;
 mod text;
+mod tinyrustlm;
 mod transcripts;
 mod upkeep;
