@@ -20,7 +20,7 @@ use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
 use slm_store::{MemStorage, NameKind, Operation, Outcome, Storage};
 
 /// After a step that leaves at most so many states, all of them are looked at; after another one, a sample of so many.
-const IMAGES: usize = if cfg!(debug_assertions) { 4 } else { 64 };
+const IMAGES: usize = if cfg!(debug_assertions) { 4 } else { 128 };
 
 /// Where `SLM_SWEEP=exhaustive` asks for it, as `cargo xtask faults` does, all states are looked at after a step that leaves at most so many.
 const ALL_IMAGES: usize = 4_096;
