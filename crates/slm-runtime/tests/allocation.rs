@@ -3,11 +3,15 @@
 mod common;
 
 use std::alloc::System;
+use std::sync::Arc;
 
-use common::{composition, engine, tiny};
+use common::{LIMITS, composition, engine, tiny};
+use slm_format::Encoding;
 use slm_manifest::ExecutionProfile;
+use slm_overlay::peft::PeftAdapter;
+use slm_overlay::{Adapter, AdapterKind, Delta, DenseDelta, Factor, Lora, Module, SparseDelta};
 use slm_quant::Tier;
-use slm_runtime::{Session, Step};
+use slm_runtime::{Composition, Session, Step};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -47,11 +51,17 @@ fn decoding_allocates_nothing() {
                         step(&mut session, &mut logits, warm);
                         made = allocations(|| step(&mut session, &mut logits, counted));
                     });
-                    assert_eq!(made, 0, "{tier:?}, {n_threads} threads, {stack:?}, {profile:?}");
+                    let most = of_the_pool(n_threads);
+                    assert!(
+                        made <= most,
+                        "{made}: {tier:?}, {n_threads} threads, {stack:?}, {profile:?}"
+                    );
                 }
             }
         }
     }
+
+    every_kind_allocates_nothing();
 
     // Entering for every token costs the pool's queue an allocation in some dozens of tokens.
     let engine = engine(Tier::detect(), 2);
@@ -84,4 +94,77 @@ fn decoding_allocates_nothing() {
     common(2);
     let made = allocations(|| common(64));
     assert!(made <= 64 * 2, "{made} allocations in 64 common steps");
+}
+
+/// Allocations of the pool itself, whose queue grows when a thread is held up by others of the machine: a handful once, never one a token.
+fn of_the_pool(n_threads: usize) -> usize {
+    if n_threads == 1 { 0 } else { 8 }
+}
+
+/// Every kind of adapter, on one thread and on two, on both paths.
+fn every_kind_allocates_nothing() {
+    let base = tiny();
+    let mut kinds: Vec<AdapterKind> = Vec::new();
+    for (name, adapter) in adapters() {
+        kinds.push(adapter.kind());
+        let bound = Arc::new(adapter).bind(base.id(), &base.shape()).expect("a binding");
+        let stack = vec![(name.to_owned(), Arc::new(bound), 0.5)];
+        let composition = Arc::new(Composition::new(Arc::clone(&base), stack).expect("one"));
+        for n_threads in [1, 2] {
+            for profile in [ExecutionProfile::DEFAULT, ExecutionProfile::ORACLE] {
+                let engine = engine(Tier::detect(), n_threads);
+                let composition = Arc::clone(&composition);
+                let mut session =
+                    Session::new(composition, profile, engine.clone()).expect("a session");
+                session.reserve(100).expect("room");
+                let mut logits = Vec::new();
+                let mut step = |n: u32| {
+                    for token in 0..n {
+                        session.advance_into(&mut logits, &[token * 7 % 1024], 1).expect("a token");
+                    }
+                };
+                let mut made = usize::MAX;
+                engine.exec.enter(&mut || {
+                    step(70);
+                    made = allocations(|| step(30));
+                });
+                let most = of_the_pool(n_threads);
+                assert!(made <= most, "{made}: {name}, {n_threads} threads, {profile:?}");
+            }
+        }
+    }
+    kinds.sort_by_key(|kind| kind.name());
+    kinds.dedup();
+    assert_eq!(kinds.len(), 9, "not every kind is here: {kinds:?}");
+}
+
+fn adapters() -> Vec<(&'static str, Adapter)> {
+    let read = |path: &str| {
+        let path = slm_golden::path("files/adapters").join(path);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let folder = |name: &'static str| {
+        let config = read(&format!("{name}/adapter_config.json"));
+        let weights = read(&format!("{name}/adapter_model.safetensors"));
+        let parsed = PeftAdapter::parse(&config, &weights, &LIMITS).expect("a PEFT adapter");
+        (name, parsed.resolve(&tiny().shape()).expect("an adapter of this model").0)
+    };
+    let mut all: Vec<_> =
+        ["lora-all-linear", "lora-bias-term", "lora-embed", "dora", "ia3", "loha", "lokr", "vera"]
+            .map(folder)
+            .into();
+    let factor = |rows: u64, cols: u64| {
+        let values = (0..rows * cols).flat_map(|at| (at as f32 * 1e-5).to_le_bytes()).collect();
+        Factor::new("x", Encoding::F32, rows, cols, values).expect("a factor")
+    };
+    let module = |delta| vec![Module { target: "blk.1.attn_v.weight".into(), delta }];
+    let dense = Delta::Dense(DenseDelta { scale: 1.0, delta: factor(128, 256) });
+    let indices = (0..100).map(|at| at * 300).collect();
+    let sparse = SparseDelta { scale: 1.0, rows: 128, cols: 256, indices, values: factor(1, 100) };
+    let lora = Lora { scale: 1.0, a: factor(4, 256), b: factor(128, 4), bias: None };
+    let waiting = Adapter::with_invocation(module(Delta::Lora(lora)), vec![7, 14]);
+    all.push(("dense", Adapter::new(module(dense)).expect("dense")));
+    all.push(("sparse", Adapter::new(module(Delta::Sparse(sparse))).expect("sparse")));
+    all.push(("alora", waiting.expect("an invocation")));
+    all
 }

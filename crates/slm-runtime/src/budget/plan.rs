@@ -149,8 +149,11 @@ pub(crate) fn base_bytes(base: &Base) -> u64 {
 /// The buffers of a session that takes `work`.
 pub(crate) fn scratch_bytes(composition: &Composition, n_workers: usize, work: Workload) -> u64 {
     let acting = composition.stack().entries().iter().filter(|(_, weight)| *weight != 0.0);
-    let rank = acting.map(|(bound, _)| u64::from(bound.adapter().max_rank())).sum();
-    pass_bytes(composition.base().config(), n_workers, work, rank)
+    let widest = |bound: &BoundAdapter| {
+        bound.adapter().modules().iter().map(slm_overlay::Module::scratch_values).max()
+    };
+    let between = acting.map(|(bound, _)| widest(bound).unwrap_or(0)).sum();
+    pass_bytes(composition.base().config(), n_workers, work, between)
 }
 
 fn adapter_macs(bound: &BoundAdapter) -> u64 {

@@ -18,7 +18,7 @@ impl Block<'_> {
         })
     }
 
-    /// [`Block::project`], matrix by matrix. Allocates a copy of `x` for each.
+    /// [`Block::project`], matrix by matrix. Each has a copy of `x`, behind the values of its stacks in `z`.
     pub(super) fn project_scaled<const N: usize>(
         &self,
         outs: [&mut [f32]; N],
@@ -34,9 +34,11 @@ impl Block<'_> {
                 self.parts()
                     .map(|(lane, tokens)| (lane, tokens, &stacks(&lane.overlays.layers[self.n])[n]))
             };
-            let mut x = x.to_vec();
-            let needed = parts().map(|(_, tokens, stack)| stack.scratch_len(tokens.len())).sum();
-            let z = sized(z, needed);
+            let needed: usize =
+                parts().map(|(_, tokens, stack)| stack.scratch_len(tokens.len())).sum();
+            let (z, copy) = sized(z, needed + x.len()).split_at_mut(needed);
+            copy.copy_from_slice(x);
+            let x = copy;
             let mut rest = &mut *z;
             for (_, tokens, stack) in parts() {
                 let (z, later) = rest.split_at_mut(stack.scratch_len(tokens.len()));
@@ -44,8 +46,8 @@ impl Block<'_> {
                 let x = &mut x[tokens.start * width..tokens.end * width];
                 stack.down_scaling(&self.kernels, self.exec, z, x, tokens.len());
             }
-            let xq = self.quantize(rows, &x, &[matrix])?;
-            self.kernels.matmul(self.exec, out, &self.base.matrix(matrix), &x, xq);
+            let xq = self.quantize(rows, x, &[matrix])?;
+            self.kernels.matmul(self.exec, out, &self.base.matrix(matrix), x, xq);
             let n_rows = out.len() / self.rows.len();
             let mut rest = &*z;
             for (lane, tokens, stack) in parts() {

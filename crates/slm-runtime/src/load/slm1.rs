@@ -69,7 +69,8 @@ pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeE
     Ok(SourceModel {
         config,
         tokenizer,
-        name: String::new(),
+        // The format has none.
+        name: "SLM1".to_owned(),
         chat_template: None,
         gguf_metadata: None,
         tensors,
