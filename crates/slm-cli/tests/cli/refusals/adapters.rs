@@ -261,7 +261,7 @@ fn binary_files() {
         ("many-pairs-announced", plan008(40, &[0xff; 4])),
         ("no-inputs", plan008(52, &[0; 4])),
         ("more-behind", longer),
-        ("highest-byte-first", plan008(4, &1u32.to_be_bytes())),
+        ("highest-byte-first", plan008(4, &[0, 0, 0, 1])),
     ] {
         let file = place.write(&format!("{name}.lora"), bytes);
         transcript.refused(3, &["inspect", &file]);

@@ -137,7 +137,7 @@ fn forged(place: &Place, alice: &str) -> serde_json::Value {
     let signature = key.sign(&document, &signed.comment(0)).expect("a comment");
     let bytes = signature.to_document_of(signed);
     let digest = Digest::of(bytes.as_bytes());
-    let path = place.store().join("blobs/sha256").join(digest.hex().to_string());
+    let path = place.store().join("blobs/sha256").join(digest.hex());
     std::fs::write(path, bytes).expect("it is written");
     serde_json::json!({ "digest": digest })
 }
