@@ -17,7 +17,7 @@ use ops::{Op, PACKAGE, ops, over, package};
 use slm_format::{Coded, Digest};
 use slm_runtime::Runtime;
 use slm_store::faulty::{CrashStorage, FailingStorage, Failure};
-use slm_store::{MemStorage, NameKind, Operation, Outcome, Storage};
+use slm_store::{Finding, MemStorage, NameKind, Operation, Outcome, Storage, StoreError};
 
 /// After a step that leaves at most so many states, all of them are looked at; after another one, a sample of so many.
 const IMAGES: usize = if cfg!(debug_assertions) { 4 } else { 128 };
@@ -76,8 +76,14 @@ fn survives(op: &Op, storage: MemStorage, old: &str, new: &str, at: &str) -> boo
     let found = state(&runtime);
     assert!(found == old || found == new, "{}, {at}: neither old nor new:\n{found}", op.name);
     let report = runtime.verify(true);
-    assert!(report.is_clean(), "{}, {at}: {:?}", op.name, report.findings);
+    // Half of a slot may have arrived: the other one is in force, this says so, and the next lock writes it anew.
+    let torn = |found: &Finding| matches!(found.error, StoreError::SlotUnusable { .. });
+    assert!(report.findings.iter().all(torn), "{}, {at}: {:?}", op.name, report.findings);
     tells_the_truth(&runtime, found == new, at);
+    if !report.is_clean() {
+        let report = runtime.verify(true);
+        assert!(report.is_clean(), "{}, {at}, recovered: {:?}", op.name, report.findings);
+    }
     if runtime.store().active().expect("a whole record").is_some() {
         runtime.active_composition().unwrap_or_else(|error| panic!("{}, {at}: {error}", op.name));
     }
