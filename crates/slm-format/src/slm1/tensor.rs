@@ -92,7 +92,9 @@ impl Slm1Tensor<'_> {
         let (values, scales) = match self.dtype {
             Slm1Dtype::F32 => (elements.checked_mul(4).ok_or_else(overflow)?, 0),
             Slm1Dtype::Q8_0 if block == cols => (elements, rows),
-            Slm1Dtype::Q4_0 if block > 0 && block % 2 == 0 && cols % block == 0 => {
+            Slm1Dtype::Q4_0
+                if block > 0 && block.is_multiple_of(2) && cols.is_multiple_of(block) =>
+            {
                 (elements / 2, elements / block)
             }
             Slm1Dtype::Q8_0 | Slm1Dtype::Q4_0 => return Err(block_error()),

@@ -13,6 +13,8 @@ use crate::parallel::parallel_for;
 
 /// Rows that are brought into another order at a time, so that the piece stays in the cache.
 const ROWS_AT_A_TIME: usize = 8 * STRIP_ROWS;
+/// Bytes of a file after which it is told that they are not needed any more.
+const READ_AT_A_TIME: usize = 4 << 20;
 
 /// Checks every scale and hashes every tensor where it stands.
 pub(crate) fn in_place(
@@ -21,7 +23,7 @@ pub(crate) fn in_place(
     exec: &dyn Executor,
 ) -> Result<Vec<ContentHash>, RuntimeError> {
     parallel_for(exec, tensors.len(), &|at| {
-        examine(&tensors[at], tensors[at].bytes.of(file), None).map_err(RuntimeError::from)
+        examine(&tensors[at], tensors[at].bytes.of(file), None, &|_| {}).map_err(RuntimeError::from)
     })
     .into_iter()
     .collect()
@@ -30,7 +32,7 @@ pub(crate) fn in_place(
 /// Copies every tensor into one piece of memory, matrices with their rows interleaved where there is such a layout, and changes `tensors` to
 /// stand there. What is checked and hashed is the copy: whoever writes to the file meanwhile changes nothing that was found good.
 ///
-/// `release` is told the range of the file that each copied tensor was in.
+/// `release` is told the ranges of the file that were copied, as soon as they were: an embedding table may be most of a file.
 pub(crate) fn into_memory(
     tensors: &mut [SourceTensor],
     file: &[u8],
@@ -60,10 +62,12 @@ pub(crate) fn into_memory(
     let contents = parallel_for(exec, sources.len(), &|at| {
         let tensor = &sources[at];
         let mut slot = slots[at].lock().unwrap_or_else(PoisonError::into_inner);
-        let content = examine(tensor, tensor.bytes.of(file), Some(&mut slot))?;
-        if let TensorBytes::InFile { offset, len } = tensor.bytes {
-            release(offset..offset + len);
-        }
+        let copied = |range: Range<usize>| {
+            if let TensorBytes::InFile { offset, .. } = tensor.bytes {
+                release(offset + range.start..offset + range.end);
+            }
+        };
+        let content = examine(tensor, tensor.bytes.of(file), Some(&mut slot), &copied)?;
         Ok::<_, RuntimeError>(content)
     })
     .into_iter()
@@ -107,17 +111,26 @@ pub(crate) fn is_worth_interleaving(tensor: &SourceTensor) -> bool {
     layout::is_interleavable(tensor.encoding) && tensor.rows_and_cols().0 >= STRIP_ROWS
 }
 
-/// Checks and hashes one tensor; `copy` gets its bytes, interleaved where that is worth it.
+/// Checks and hashes one tensor; `copy` gets its bytes, interleaved where that is worth it. `read` is told the ranges that are done with.
 fn examine(
     tensor: &SourceTensor,
     bytes: &[u8],
     copy: Option<&mut [u8]>,
+    read: &dyn Fn(Range<usize>),
 ) -> Result<ContentHash, QuantError> {
     let (_, cols) = tensor.rows_and_cols();
-    in_pieces(tensor, bytes, copy, &mut |first, n_rows, rows| {
+    let (mut from, mut to) = (0, 0);
+    let content = in_pieces(tensor, bytes, copy, &mut |first, n_rows, rows| {
+        to += rows.len();
+        if to - from >= READ_AT_A_TIME {
+            read(from..to);
+            from = to;
+        }
         let piece = QMatrix::new(tensor.encoding, n_rows, cols, rows)?;
         piece.check_scales().map_err(|error| in_whole(error, first))
-    })
+    })?;
+    read(from..to);
+    Ok(content)
 }
 
 /// What is shown a piece of a tensor in ggml order: its first row, its rows, their bytes.
