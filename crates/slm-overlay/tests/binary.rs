@@ -173,8 +173,8 @@ fn one_field_wrong_and_its_twin() {
     plan008(40, &[1, 0, 0, 0]).unwrap();
     assert_eq!(plan008(0, b"LORB"), Err("lora-binary-magic"));
     assert_eq!(plan008(4, &[2]), Err("lora-binary-version"));
-    assert_eq!(plan008(4, &1u32.to_be_bytes()), Err("lora-binary-big-endian"));
-    assert_eq!(plan008(4, &2u32.to_be_bytes()), Err("lora-binary-version"));
+    assert_eq!(plan008(4, &[0, 0, 0, 1]), Err("lora-binary-big-endian"));
+    assert_eq!(plan008(4, &[0, 0, 0, 2]), Err("lora-binary-version"));
     assert_eq!(plan008(40, &[2, 0, 0, 0]), Err("truncated"));
     assert_eq!(plan008(40, &[0xff; 4]), Err("lora-binary-count"));
     assert_eq!(plan008(44, &[0xff; 4]), Err("lora-binary-dimensions"));

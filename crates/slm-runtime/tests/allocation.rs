@@ -17,6 +17,9 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// How often a number is looked at that another thread of the pool may add to.
+const LOOKS: usize = 4;
+
 /// Allocations and reallocations that `f` makes, on any thread.
 fn allocations(f: impl FnOnce()) -> usize {
     let region = Region::new(ALLOCATOR);
@@ -38,7 +41,7 @@ fn decoding_allocates_nothing() {
                     let composition = composition(&tiny(), stack);
                     let mut session =
                         Session::new(composition, profile, engine.clone()).expect("a session");
-                    session.reserve(warm + counted).expect("room");
+                    session.reserve(warm + LOOKS * counted).expect("room");
                     let mut logits = Vec::new();
                     let step = |session: &mut Session, logits: &mut Vec<f32>, n: usize| {
                         for token in 0..n as u32 {
@@ -49,13 +52,9 @@ fn decoding_allocates_nothing() {
                     let mut made = usize::MAX;
                     engine.exec.enter(&mut || {
                         step(&mut session, &mut logits, warm);
-                        made = allocations(|| step(&mut session, &mut logits, counted));
+                        made = fewest(n_threads, || step(&mut session, &mut logits, counted));
                     });
-                    let most = of_the_pool(n_threads);
-                    assert!(
-                        made <= most,
-                        "{made}: {tier:?}, {n_threads} threads, {stack:?}, {profile:?}"
-                    );
+                    assert_eq!(made, 0, "{tier:?}, {n_threads} threads, {stack:?}, {profile:?}");
                 }
             }
         }
@@ -96,9 +95,18 @@ fn decoding_allocates_nothing() {
     assert!(made <= 64 * 2, "{made} allocations in 64 common steps");
 }
 
-/// Allocations of the pool itself, whose queue grows when a thread is held up by others of the machine: a handful once, never one a token.
-fn of_the_pool(n_threads: usize) -> usize {
-    if n_threads == 1 { 0 } else { 8 }
+/// The fewest allocations that `f` makes in some calls. With other threads, the pool's own queue grows where one is held up by others of the
+/// machine: once, and not in every call.
+fn fewest(n_threads: usize, mut f: impl FnMut()) -> usize {
+    let looks = if n_threads == 1 { 1 } else { LOOKS };
+    let mut made = usize::MAX;
+    for _ in 0..looks {
+        made = made.min(allocations(&mut f));
+        if made == 0 {
+            break;
+        }
+    }
+    made
 }
 
 /// Every kind of adapter, on one thread and on two, on both paths.
@@ -116,7 +124,7 @@ fn every_kind_allocates_nothing() {
                 let composition = Arc::clone(&composition);
                 let mut session =
                     Session::new(composition, profile, engine.clone()).expect("a session");
-                session.reserve(100).expect("room");
+                session.reserve(70 + LOOKS * 30).expect("room");
                 let mut logits = Vec::new();
                 let mut step = |n: u32| {
                     for token in 0..n {
@@ -126,10 +134,9 @@ fn every_kind_allocates_nothing() {
                 let mut made = usize::MAX;
                 engine.exec.enter(&mut || {
                     step(70);
-                    made = allocations(|| step(30));
+                    made = fewest(n_threads, || step(30));
                 });
-                let most = of_the_pool(n_threads);
-                assert!(made <= most, "{made}: {name}, {n_threads} threads, {profile:?}");
+                assert_eq!(made, 0, "{name}, {n_threads} threads, {profile:?}");
             }
         }
     }

@@ -8,6 +8,9 @@ use slm_format::{Coded, Limits};
 use crate::Verdict;
 use crate::recipe::Recipe;
 
+/// A tensor's name, type, rows and columns, values and scales.
+type Owned = (String, Slm1Dtype, [u32; 2], Vec<u8>, Vec<u8>);
+
 /// Both properties.
 pub fn slm1(data: &[u8]) {
     slm1_file(data);
@@ -97,7 +100,7 @@ fn valid(recipe: &mut Recipe<'_>) -> Vec<u8> {
     tokenizer.extend(recipe.paint(length));
     let length = recipe.below(3) * 7;
     let extension = recipe.paint(length);
-    let owned: Vec<(String, Slm1Dtype, [u32; 2], Vec<u8>, Vec<u8>)> = (0..recipe.below(5))
+    let owned: Vec<Owned> = (0..recipe.below(5))
         .map(|at| {
             let dtype = recipe.one_of(&[Slm1Dtype::F32, Slm1Dtype::Q8_0, Slm1Dtype::Q4_0]);
             let [rows, cols] = [1 + recipe.below(4), 8 * (1 + recipe.below(3))];
