@@ -58,7 +58,7 @@ impl Adapter {
     /// # Errors
     /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape;
     /// [`OverlayError::BaseWeights`] when a kind needs them and `base` gives none; [`OverlayError::Embedding`] for a kind that cannot
-    /// stand on the embedding table.
+    /// stand on the embedding table; [`OverlayError::Field`] for an invocation with a token that the base has not.
     pub fn bind(
         self: Arc<Adapter>,
         base_id: BaseId,
@@ -81,6 +81,7 @@ impl Adapter {
                 return Err(OverlayError::Embedding { tensor: target.clone() });
             }
         }
+        expect_invocable(self.invocation(), base)?;
         let (working, places) = pairs(self.modules());
         let forms = self.modules().iter().map(|module| form(module, base));
         let forms = forms.collect::<Result<_, _>>()?;
@@ -161,6 +162,19 @@ impl BoundAdapter {
         let (_, b) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
         let bytes = &self.working[self.place_of_b(index)];
         matrix(b.encoding(), b.cols(), b.rows(), bytes)
+    }
+}
+
+/// Refuses an invocation that no prompt can contain, because a token of it is not in the base's vocabulary: the adapter would never act.
+fn expect_invocable(invocation: &[u32], base: &BaseShape<'_>) -> Result<(), OverlayError> {
+    let Some((vocabulary, _)) = base.tensor(EMBEDDING) else { return Ok(()) };
+    match invocation.iter().find(|&&token| u64::from(token) >= vocabulary) {
+        None => Ok(()),
+        Some(token) => Err(OverlayError::Field {
+            field: "alora_invocation_tokens".into(),
+            found: format!("with {token} where the base has {vocabulary} tokens"),
+            expected: "ids of the base's tokens",
+        }),
     }
 }
 

@@ -9,7 +9,8 @@ use slm_format::safetensors::{Dtype, SafeTensors};
 use slm_format::{Coded, Encoding, Limits};
 use slm_manifest::BaseId;
 use slm_overlay::{
-    Adapter, BaseShape, BaseWeights, Delta, Dora, Factor, Ia3, Module, OverlayError, Side, Stack,
+    Adapter, BaseShape, BaseWeights, Delta, Dora, Factor, Ia3, Lora, Module, OverlayError, Side,
+    Stack,
 };
 
 const TARGET: &str = "blk.0.attn_v.weight";
@@ -130,4 +131,23 @@ fn a_weight_that_makes_a_factor_infinite_is_refused() {
     assert_eq!(row, 3);
     assert!(stacked(ia3(5.0), &tiny(), 1.0).is_ok());
     assert!(stacked(ia3(1.0), &tiny(), f32::MAX).is_ok());
+}
+
+/// The base has 1024 tokens: id 1024 is in no prompt, so an adapter that waits for it would never act.
+#[test]
+fn an_invocation_that_no_prompt_can_contain_is_refused() {
+    let bound = |invocation: &[u32]| {
+        let (a, b) = (factor(2, 256, &ramp(512, 1)), factor(128, 2, &ramp(256, 2)));
+        let delta = Delta::Lora(Lora { scale: 1.0, a, b, bias: None });
+        let module = Module { target: TARGET.into(), delta };
+        let adapter = Adapter::with_invocation(vec![module], invocation.to_vec()).unwrap();
+        let bound = Arc::new(adapter).bind(BaseId::of_canonical(b"a base"), &tiny());
+        bound.map(|_| ()).map_err(|error| (error.code(), error.to_string()))
+    };
+    assert_eq!(bound(&[5, 1023]), Ok(()));
+    for token in [1024, u32::MAX] {
+        let (code, text) = bound(&[5, token]).unwrap_err();
+        assert_eq!(code, "adapter-field");
+        assert!(text.contains(&token.to_string()) && text.contains("1024"), "{text}");
+    }
 }
