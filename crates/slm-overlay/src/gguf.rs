@@ -8,6 +8,7 @@ use slm_format::gguf::{Gguf, GgufTensor, TensorSource, Value, write};
 use slm_format::{Encoding, Limits};
 use slm_quant::{Kernels, QMatrix};
 
+use crate::kind::expect_effect;
 use crate::peft::BindingReport;
 use crate::shape::{EMBEDDING, HEAD};
 use crate::{Adapter, BaseShape, Delta, Factor, Lora, LoraModule, Module, OverlayError};
@@ -115,10 +116,7 @@ impl GgufAdapter {
             module.fits(rows, cols)?;
             modules.push(module);
         }
-        if modules.iter().all(Module::is_nothing) {
-            let reason = "every module leaves its tensor as it is".into();
-            return Err(OverlayError::NoTarget { reason });
-        }
+        expect_effect(&modules)?;
         let has = |target: &str| self.pairs.contains_key(target);
         let split = base.tied_embeddings && has(EMBEDDING) != has(HEAD);
         let adapter = Adapter::with_invocation(modules, self.invocation.clone())?;

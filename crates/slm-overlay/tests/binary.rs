@@ -292,6 +292,35 @@ fn a_compact_file_names_its_own_tensors() {
 }
 
 #[test]
+fn pairs_that_change_nothing_are_no_adapter() {
+    let layout = Layout::parse(b"[\"blk.0.attn_v.weight\", \"blk.1.attn_v.weight\"]").unwrap();
+    let good = pair(2, 256, 128, 4.0);
+    let nothing = LoraAdapter { b: vec![0.0; 256], ..good.clone() };
+    let plan008 = |pairs: [&LoraAdapter; 2]| {
+        let pairs =
+            LoraAdapter::load(&LoraAdapter::save(&pairs, 2, 4.0).unwrap(), &LIMITS).unwrap();
+        layout.to_adapter(&pairs, &tiny()).map_err(|error| error.code())
+    };
+    assert_eq!(plan008([&nothing, &nothing]), Err("adapter-no-target"));
+    assert!(plan008([&nothing, &good]).is_ok());
+
+    let compact = |last: f32| {
+        let mut file = b"LORA\x01".to_vec();
+        // Rank 1, one layer, target v.
+        [1u16, 1, 1, 2, 1, 256].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(common::f32_bytes(&[1.0; 256]));
+        [128u16, 1].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        let mut b = [0.0; 128];
+        b[127] = last;
+        file.extend(common::f32_bytes(&b));
+        let file = Compact::load(&rehash_compact(file), &LIMITS).unwrap();
+        file.to_adapter(&tiny()).map_err(|error| error.code())
+    };
+    assert_eq!(compact(0.0), Err("adapter-no-target"));
+    assert!(compact(1.0).is_ok());
+}
+
+#[test]
 fn plan008_out_folds_ranks_and_scales() {
     let factor = |rows: u64, cols: u64| {
         let values = common::ramp(rows * cols, rows);

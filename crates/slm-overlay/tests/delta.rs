@@ -280,6 +280,31 @@ fn every_rule_of_a_tensor_has_its_code() {
 }
 
 #[test]
+fn a_delta_that_changes_nothing_is_no_delta() {
+    let zeroed = |file: &[u8], part: &str, keep: usize| {
+        let file = with(file, |_, tensors| {
+            for (name, (_, _, data)) in tensors.iter_mut() {
+                if name.ends_with(part) {
+                    data[keep..].fill(0);
+                }
+            }
+        });
+        code(&file)
+    };
+    for (adapter, part) in [
+        (dense(), ".delta"),
+        (sparse(), ".values"),
+        (low_rank(), ".lora_a"),
+        (low_rank(), ".lora_b"),
+    ] {
+        let good = to_delta(&adapter, &identity()).unwrap();
+        assert_eq!(zeroed(&good, part, 0), "adapter-no-target", "{part}");
+        // One element is something.
+        assert_eq!(zeroed(&good, part, 4), "accepted", "{part}");
+    }
+}
+
+#[test]
 fn what_the_format_has_no_room_for_is_not_written() {
     let refused = |adapter: &Adapter| to_delta(adapter, &identity()).unwrap_err().code();
     let scaled =

@@ -131,7 +131,8 @@ impl Compact {
     /// are put in the base's.
     ///
     /// # Errors
-    /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape.
+    /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape;
+    /// [`OverlayError::NoTarget`] when no pair changes anything.
     pub fn to_adapter(&self, base: &BaseShape<'_>) -> Result<Adapter, OverlayError> {
         to_adapter(&self.adapters, &self.layout(), base, true)
     }

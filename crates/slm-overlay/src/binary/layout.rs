@@ -44,7 +44,8 @@ impl Layout {
     ///
     /// # Errors
     /// [`BinaryError::LayoutLength`] where there are more or fewer names than pairs; [`OverlayError::UnknownTensor`],
-    /// [`OverlayError::DuplicateTarget`] or [`OverlayError::Shape`] when the base has not every target in the right shape.
+    /// [`OverlayError::DuplicateTarget`] or [`OverlayError::Shape`] when the base has not every target in the right shape;
+    /// [`OverlayError::NoTarget`] when no pair changes anything.
     pub fn to_adapter(
         &self,
         pairs: &[LoraAdapter],

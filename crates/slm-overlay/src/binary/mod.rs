@@ -17,6 +17,7 @@ use std::borrow::Cow;
 
 use slm_format::{ContentHash, Encoding, Limits, Reader};
 
+use crate::kind::expect_effect;
 use crate::{Adapter, BaseShape, Factor, LoraModule, OverlayError};
 
 mod compact;
@@ -177,7 +178,9 @@ fn to_adapter(
         }
         pair.module(target, |row| if framework_rows { base.row_source(target, row) } else { row })
     });
-    Adapter::lora(modules.collect::<Result<_, _>>()?)
+    let adapter = Adapter::lora(modules.collect::<Result<_, _>>()?)?;
+    expect_effect(adapter.modules())?;
+    Ok(adapter)
 }
 
 /// `rows * cols` finite floats; reserved only when they are there.

@@ -29,6 +29,7 @@ use std::collections::BTreeMap;
 use slm_format::safetensors::{Dtype, SafeTensors, TensorView};
 use slm_format::{Digest, Encoding, Limits};
 
+use crate::kind::expect_effect;
 use crate::peft::BindingReport;
 use crate::{
     Adapter, BaseShape, Delta, DenseDelta, Factor, Lora, Module, OverlayError, SourceDigest,
@@ -114,8 +115,9 @@ impl DeltaFile {
     ///
     /// # Errors
     /// [`OverlayError::DeltaIdentity`] with the first of `tensor_count`, `flags`, `parameter_count` and `tensor_layout` that is not the
-    /// base's; [`OverlayError::UnknownTensor`] and [`OverlayError::Shape`] for a target that does not fit. That sums with the base's weights
-    /// are finite is checked when the adapter is bound.
+    /// base's; [`OverlayError::UnknownTensor`] and [`OverlayError::Shape`] for a target that does not fit;
+    /// [`OverlayError::NoTarget`] for a delta that changes nothing. That sums with the base's weights are finite is checked when the adapter is
+    /// bound.
     pub fn resolve(&self, base: &BaseShape<'_>) -> Result<(Adapter, BindingReport), OverlayError> {
         self.identity.matrices.expect_of(base)?;
         for module in self.adapter.modules() {
@@ -128,6 +130,7 @@ impl DeltaFile {
             };
             module.fits(rows, cols)?;
         }
+        expect_effect(self.adapter.modules())?;
         let mut report = BindingReport::of(&self.adapter);
         report.warnings.extend(self.note.clone());
         Ok((self.adapter.clone(), report))

@@ -213,10 +213,6 @@ impl Module {
         each!(&self.delta, kind => kind.check(&self.target))
     }
 
-    pub(crate) fn is_nothing(&self) -> bool {
-        each!(&self.delta, kind => kind.is_nothing())
-    }
-
     pub(crate) fn parts(&self) -> Parts<'_> {
         fn parts<K: Kind>(kind: &K) -> Parts<'_> {
             let (numbers, indices, factors) = (kind.numbers(), kind.indices(), kind.factors());
@@ -246,6 +242,17 @@ impl Module {
             AdapterKind::Vera => Delta::Vera(Kind::from_parts(numbers, indices, factors)?),
         };
         Some(Module { target, delta })
+    }
+}
+
+/// Refuses modules of which none changes anything: whoever imports them expects a change and would get the base.
+pub(crate) fn expect_effect(modules: &[Module]) -> Result<(), OverlayError> {
+    match modules.iter().all(|module| each!(&module.delta, kind => kind.is_nothing())) {
+        true => {
+            let reason = "every module leaves its tensor as it is".into();
+            Err(OverlayError::NoTarget { reason })
+        }
+        false => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use super::build::{Builder, adapted_shape};
 use super::config::{Config, PeftType};
 use super::report::{BindingReport, report};
 use super::tensors::{Factors, Named, Tensors};
+use crate::kind::expect_effect;
 use crate::shape::{EMBEDDING, HEAD, LINEARS, Linear};
 use crate::{Adapter, BaseShape, BaseWeights, Module, OverlayError};
 
@@ -151,10 +152,7 @@ impl PeftAdapter {
             let delta = builder.delta(module, factors)?;
             resolved.push(Module { target: module.target.clone(), delta });
         }
-        if resolved.iter().all(Module::is_nothing) {
-            let reason = "every module leaves its tensor as it is".into();
-            return Err(OverlayError::NoTarget { reason });
-        }
+        expect_effect(&resolved)?;
         let tied = self.tied(&resolved, base)?;
         let unsaved = |path: &str| !self.tensors.modules.contains_key(path);
         let report = report(&self.config, &resolved, base, &targeted, &unsaved, dropped, tied)?;
