@@ -320,6 +320,22 @@ fn pairs_that_change_nothing_are_no_adapter() {
     assert!(compact(1.0).is_ok());
 }
 
+/// Written once, such a file could not be read again.
+#[test]
+fn plan008_has_no_room_for_the_embedding_table_or_the_head() {
+    let of = |target: &str| {
+        let values = |n: u64| common::f32_bytes(&common::ramp(n, 1)).into();
+        let a = Factor::new("a", slm_format::Encoding::F32, 2, 256, values(512)).unwrap();
+        let b = Factor::new("b", slm_format::Encoding::F32, 128, 2, values(256)).unwrap();
+        let module = LoraModule { target: target.into(), scale: 1.0, a, b };
+        to_plan008(&Adapter::lora(vec![module]).unwrap()).map_err(|error| error.code())
+    };
+    for target in ["token_embd.weight", "output.weight"] {
+        assert_eq!(of(target), Err("lora-binary-kind"));
+    }
+    assert!(of("blk.0.attn_v.weight").is_ok());
+}
+
 #[test]
 fn plan008_out_folds_ranks_and_scales() {
     let factor = |rows: u64, cols: u64| {

@@ -5,6 +5,7 @@ use slm_format::{ContentHash, Limits, Reader};
 
 use super::{BinaryError, HASH, LoraAdapter, MAGIC, floats, size};
 use crate::Adapter;
+use crate::shape::{EMBEDDING, HEAD};
 
 const VERSION: u32 = 1;
 /// Bytes of a pair without its factors.
@@ -140,9 +141,13 @@ pub(super) fn save(
 /// once, and are never lost.
 ///
 /// # Errors
-/// [`BinaryError::Kind`] for an adapter that is not plain LoRA; as [`LoraAdapter::save`].
+/// [`BinaryError::Kind`] for an adapter that is not plain LoRA, or not on linear modules of blocks alone; as [`LoraAdapter::save`].
 pub fn to_plan008(adapter: &Adapter) -> Result<(Vec<u8>, Vec<String>), BinaryError> {
     let modules = adapter.plain_lora().ok_or(BinaryError::Kind { kind: adapter.kind().name() })?;
+    // A reader takes positions for linear modules of blocks, and would refuse these.
+    if modules.iter().any(|module| [EMBEDDING, HEAD].contains(&module.target.as_str())) {
+        return Err(BinaryError::Kind { kind: "LoRA on the embedding table or the head" });
+    }
     let rank = size(adapter.max_rank());
     let scale = modules.iter().map(|module| module.scale).find(|&scale| scale != 0.0);
     let scale = scale.unwrap_or(1.0);
