@@ -18,7 +18,9 @@ const ARCHITECTURE: &str = "general.architecture";
 const KIND: &str = "adapter.type";
 const ALPHA: &str = "adapter.lora.alpha";
 const INVOCATION: &str = "adapter.alora.invocation_tokens";
-/// Text for people, which changes nothing.
+/// The place of the tensors, which the file's reader heeds.
+const ALIGNMENT: &str = "general.alignment";
+/// What the adapter was trained for and behind, which is the caller's business: listed as not read.
 const TEXTS: [&str; 2] = ["adapter.lora.task_name", "adapter.lora.prompt_prefix"];
 
 /// A GGUF adapter: metadata understood, factors paired and checked, no base known yet.
@@ -66,16 +68,14 @@ impl GgufAdapter {
         };
         let mut warnings = Vec::new();
         for (key, value) in metadata.iter() {
-            let known = [TYPE, ARCHITECTURE, KIND, ALPHA, INVOCATION].contains(&key)
-                || TEXTS.contains(&key)
-                || key.starts_with("general.");
-            if key.starts_with("adapter.") && !known {
+            if [TYPE, ARCHITECTURE, KIND, ALPHA, INVOCATION, ALIGNMENT].contains(&key) {
+                continue;
+            }
+            if key.starts_with("adapter.") && !TEXTS.contains(&key) {
                 let (field, found) = (excerpt(key), value.describe());
                 return Err(OverlayError::UnknownField { field, found });
             }
-            if !known {
-                warnings.push(format!("the entry {:?} says nothing of an adapter", excerpt(key)));
-            }
+            warnings.push(format!("the entry {:?} is not read", excerpt(key)));
         }
         let pairs = pairs(file.tensors())?;
         Ok(GgufAdapter {

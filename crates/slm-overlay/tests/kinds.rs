@@ -212,6 +212,27 @@ fn gguf(entries: &[(&str, Value<'_>)], change: impl Fn(&mut Vec<Named>)) -> Vec<
     out
 }
 
+/// An entry that slm does not heed stands in the report, those that other programs act on among them.
+#[test]
+fn entries_of_a_gguf_adapter_that_are_not_read_are_told() {
+    let warnings = |entries: &[(&str, Value<'_>)]| {
+        let file = gguf(entries, |_| {});
+        GgufAdapter::parse(&file, &LIMITS).unwrap().resolve(&tiny()).unwrap().1.warnings
+    };
+    for key in [
+        "adapter.lora.prompt_prefix",
+        "adapter.lora.task_name",
+        "general.base_model.0.name",
+        "tokenizer.ggml.model",
+    ] {
+        let expected = [format!("the entry {key:?} is not read")];
+        assert_eq!(warnings(&[(key, Value::Str("text"))]), expected);
+    }
+    for read in [("adapter.lora.alpha", Value::F32(8.0)), ("general.alignment", Value::U32(64))] {
+        assert_eq!(warnings(&[read]), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn gguf_rules() {
     let parse = |bytes: &[u8]| GgufAdapter::parse(bytes, &LIMITS)?.resolve(&tiny());

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{Tensor, config, f32_bytes, file, pair, qv_tensors, resolve, weights, with};
-use slm_format::safetensors::Dtype;
+use slm_format::safetensors::{Dtype, TensorSource, write};
 use slm_format::{Coded, ErrorClass};
 use slm_overlay::OverlayError;
 
@@ -302,6 +304,24 @@ fn tensors_that_belong_nowhere_are_refused_by_name() {
             if path.starts_with("lm") { "adapter-unused-tensor" } else { "adapter-missing-b" };
         changed(|tensors| tensors.push(half.clone()), code);
     }
+}
+
+#[test]
+fn metadata_of_the_weights_that_are_not_read_are_told() {
+    let tensors = qv_tensors();
+    let sources: Vec<TensorSource<'_>> = tensors
+        .iter()
+        .map(|(name, dtype, shape, data)| TensorSource { name, dtype: *dtype, shape, data })
+        .collect();
+    let warnings = |key: &str| {
+        let mut file = Vec::new();
+        let metadata = BTreeMap::from([(key.to_owned(), "pt".to_owned())]);
+        write(&mut file, &sources, &metadata).unwrap();
+        resolve(&config("lora-qv"), &file).unwrap().1.warnings
+    };
+    assert_eq!(warnings("format"), Vec::<String>::new());
+    let expected = ["the entry \"ss_network_alpha\" of the weights' metadata is not read"];
+    assert_eq!(warnings("ss_network_alpha"), expected);
 }
 
 #[test]

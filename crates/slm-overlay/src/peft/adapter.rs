@@ -19,6 +19,8 @@ use crate::{Adapter, BaseShape, BaseWeights, Module, OverlayError};
 pub struct PeftAdapter {
     config: Config,
     tensors: Tensors,
+    /// Entries of the file's metadata that nothing reads.
+    unread: Vec<String>,
 }
 
 /// No model that slm runs has more blocks.
@@ -63,7 +65,9 @@ impl PeftAdapter {
         for (path, factors) in &tensors.modules {
             check_pairs(&config, path, factors)?;
         }
-        Ok(PeftAdapter { config, tensors })
+        // `format` tells frameworks apart, and the tensors stand in the file in one way only.
+        let unread = file.metadata().keys().filter(|key| *key != "format").cloned().collect();
+        Ok(PeftAdapter { config, tensors, unread })
     }
 
     /// The adapter's normal form on a base of this shape: canonical names, rows of q and k in the base's order, scales worked out.
@@ -155,7 +159,11 @@ impl PeftAdapter {
         expect_effect(&resolved)?;
         let tied = self.tied(&resolved, base)?;
         let unsaved = |path: &str| !self.tensors.modules.contains_key(path);
-        let report = report(&self.config, &resolved, base, &targeted, &unsaved, dropped, tied)?;
+        let mut report = report(&self.config, &resolved, base, &targeted, &unsaved, dropped, tied)?;
+        report.warnings.extend(self.unread.iter().map(|key| {
+            let key: String = key.chars().take(80).collect();
+            format!("the entry {key:?} of the weights' metadata is not read")
+        }));
         let adapter = Adapter::with_invocation(resolved, self.config.invocation.clone())?;
         Ok((adapter, report))
     }
