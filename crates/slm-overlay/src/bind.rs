@@ -166,7 +166,10 @@ impl BoundAdapter {
 }
 
 /// Refuses an invocation that no prompt can contain, because a token of it is not in the base's vocabulary: the adapter would never act.
-fn expect_invocable(invocation: &[u32], base: &BaseShape<'_>) -> Result<(), OverlayError> {
+pub(crate) fn expect_invocable(
+    invocation: &[u32],
+    base: &BaseShape<'_>,
+) -> Result<(), OverlayError> {
     let Some((vocabulary, _)) = base.tensor(EMBEDDING) else { return Ok(()) };
     match invocation.iter().find(|&&token| u64::from(token) >= vocabulary) {
         None => Ok(()),

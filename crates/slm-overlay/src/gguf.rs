@@ -8,6 +8,7 @@ use slm_format::gguf::{Gguf, GgufTensor, TensorSource, Value, write};
 use slm_format::{Encoding, Limits};
 use slm_quant::{Kernels, QMatrix};
 
+use crate::bind::expect_invocable;
 use crate::kind::expect_effect;
 use crate::peft::BindingReport;
 use crate::shape::{EMBEDDING, HEAD};
@@ -117,6 +118,7 @@ impl GgufAdapter {
             modules.push(module);
         }
         expect_effect(&modules)?;
+        expect_invocable(&self.invocation, base)?;
         let has = |target: &str| self.pairs.contains_key(target);
         let split = base.tied_embeddings && has(EMBEDDING) != has(HEAD);
         let adapter = Adapter::with_invocation(modules, self.invocation.clone())?;

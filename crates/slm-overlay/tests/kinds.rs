@@ -249,6 +249,21 @@ fn gguf_rules() {
     assert_eq!((adapter.kind(), adapter.invocation()), (AdapterKind::Alora, &[5, 6][..]));
     let again = to_gguf(&adapter, "llama").unwrap();
     assert_eq!(parse(&again).unwrap().0.id(), adapter.id());
+    // What is resolved can be bound: ids that the base has not are refused here already.
+    for (last, accepted) in [(1023, true), (1024, false)] {
+        let tokens = Value::u32_array(&[5, last]);
+        let found = parse(&gguf(&[("adapter.alora.invocation_tokens", tokens)], |_| {}));
+        assert_eq!(
+            found.map(drop).map_err(|error| error.code()).err(),
+            (!accepted).then_some("adapter-field")
+        );
+        let config = with(&config("lora-qv"), "alora_invocation_tokens", &format!("[5, {last}]"));
+        let found = resolve(&config, &weights("lora-qv"));
+        assert_eq!(
+            found.map(drop).map_err(|error| error.code()).err(),
+            (!accepted).then_some("adapter-field")
+        );
+    }
 
     let code = |entries: &[(&str, Value<'_>)]| {
         parse(&gguf(entries, |_| {})).map(drop).map_err(|error| error.code()).unwrap_err()

@@ -10,6 +10,7 @@ use super::build::{Builder, adapted_shape};
 use super::config::{Config, PeftType};
 use super::report::{BindingReport, report};
 use super::tensors::{Factors, Named, Tensors};
+use crate::bind::expect_invocable;
 use crate::kind::expect_effect;
 use crate::shape::{EMBEDDING, HEAD, LINEARS, Linear};
 use crate::{Adapter, BaseShape, BaseWeights, Module, OverlayError};
@@ -157,6 +158,7 @@ impl PeftAdapter {
             resolved.push(Module { target: module.target.clone(), delta });
         }
         expect_effect(&resolved)?;
+        expect_invocable(&self.config.invocation, base)?;
         let tied = self.tied(&resolved, base)?;
         let unsaved = |path: &str| !self.tensors.modules.contains_key(path);
         let mut report = report(&self.config, &resolved, base, &targeted, &unsaved, dropped, tied)?;
