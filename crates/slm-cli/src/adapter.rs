@@ -20,7 +20,11 @@ pub(crate) type ReadAdapter =
     Box<dyn Fn(&slm_overlay::BaseShape<'_>) -> Result<ResolvedAdapter, slm_runtime::RuntimeError>>;
 
 /// What a foreign format says nothing of; the user's `--base` decides instead.
-pub(crate) const UNDECLARED: &str = "undeclared: the format names no digest of a base, no tokenizer, no quantization and no numerics";
+const UNDECLARED: &str = "undeclared: the format names no digest of a base, no tokenizer, no quantization and no numerics";
+
+/// Why a layout is refused that nothing would read.
+pub(crate) const NO_LAYOUT: &str =
+    "--layout is for plan008 files; this format names its tensors itself";
 
 /// Reads an adapter's files; what only the base can tell is checked when the result is called.
 pub(crate) fn read_adapter(
@@ -32,6 +36,7 @@ pub(crate) fn read_adapter(
     let wrong = |reason| Err(CliError::Format { path: path.to_owned(), reason });
     if is_folder {
         return match format {
+            AdapterFormat::Peft | AdapterFormat::Auto if layout.is_some() => wrong(NO_LAYOUT),
             AdapterFormat::Peft | AdapterFormat::Auto => read_peft(path),
             _ => wrong("a folder, as a PEFT adapter is, and not a file of the format asked for"),
         };
@@ -49,7 +54,7 @@ pub(crate) fn read_adapter(
             Some(BinaryFormat::Compact) => AdapterFormat::Compact,
             None if is_safetensors(path, head) => {
                 if DeltaFile::is_delta(&SafeTensors::parse(head, &LIMITS)?) {
-                    return read_delta(head);
+                    return if layout.is_some() { wrong(NO_LAYOUT) } else { read_delta(head) };
                 }
                 return wrong(
                     "factors alone are no adapter; give the folder that also has adapter_config.json",
@@ -62,7 +67,7 @@ pub(crate) fn read_adapter(
         format => format,
     };
     if layout.is_some() && found != AdapterFormat::Plan008 {
-        return wrong("--layout is for plan008 files; this format names its tensors itself");
+        return wrong(NO_LAYOUT);
     }
     match found {
         AdapterFormat::Gguf => read_gguf(path, head),
@@ -147,17 +152,31 @@ fn read_delta(bytes: &[u8]) -> Result<ReadAdapter, CliError> {
 }
 
 fn read_slm(bytes: &[u8]) -> Result<ReadAdapter, CliError> {
+    let resolved = resolved_slm(bytes)?;
+    Ok(Box::new(move |_| Ok(resolved.clone())))
+}
+
+/// An adapter of our container, which is in its normal form without a base.
+pub(crate) fn resolved_slm(bytes: &[u8]) -> Result<ResolvedAdapter, CliError> {
     let container = slm_format::container::Container::open(bytes, &LIMITS)?;
     let (adapter, bound) = slm_runtime::runtime::read_adapter(&container, &LIMITS)?;
     let report = BindingReport::of(&adapter);
-    Ok(Box::new(move |_| {
-        Ok(ResolvedAdapter {
-            adapter: adapter.clone(),
-            report: report.clone(),
-            bound_to: Some(bound.clone()),
-            tokens: ClaimedTokens::default(),
-        })
-    }))
+    Ok(ResolvedAdapter { adapter, report, bound_to: Some(bound), tokens: ClaimedTokens::default() })
+}
+
+/// What a person should know of a binding: what is odd in it, and that a format declares nothing.
+pub(crate) fn warnings(report: &BindingReport, declares: bool) -> Vec<String> {
+    let undeclared = (!declares).then(|| UNDECLARED.to_owned());
+    report.warnings.iter().cloned().chain(undeclared).collect()
+}
+
+/// What a binding matched and left out, and its warnings, as lines.
+pub(crate) fn report_lines(report: &BindingReport, warnings: &[String]) -> Vec<String> {
+    let patterns =
+        report.patterns.iter().map(|p| format!("pattern {} matched {}", p.pattern, p.matched));
+    let dropped = report.dropped.iter().map(|tensor| format!("dropped {tensor}"));
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    patterns.chain(dropped).chain(warnings).collect()
 }
 
 /// An adapter of a format that names no base.

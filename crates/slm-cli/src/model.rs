@@ -14,7 +14,7 @@ use slm_runtime::{Composition, Engine, Runtime};
 use slm_store::Storage;
 use slm_store::{Blob as _, FsBlob};
 
-use crate::adapter::read_adapter;
+use crate::adapter::{read_adapter, warnings};
 use crate::args::{ActivationsArg, AdapterFormat, EngineArgs, KvArg, ModelArgs};
 use crate::error::CliError;
 use crate::world::{LIMITS, World, map, read, read_if_there};
@@ -105,6 +105,9 @@ pub(crate) fn composition(
         resolved.tokens.check(&base)?;
         if let Some(requires) = &resolved.bound_to {
             requires.check(&file_name(path), &base)?;
+        }
+        for warning in warnings(&resolved.report, resolved.bound_to.is_some()) {
+            world.output.note(&format!("warning: {}: {warning}", file_name(path)));
         }
         let bound = Arc::new(resolved.adapter).bind(base.id(), &base.shape())?;
         stack.push((file_name(path), Arc::new(bound), weight));

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use slm_overlay::{Adapter, Module};
-use slm_runtime::load::Base;
+use slm_runtime::runtime::ResolvedAdapter;
 use slm_store::NameKind;
 
-use crate::adapter::read_adapter;
+use crate::adapter::{NO_LAYOUT, read_adapter, report_lines, resolved_slm, warnings};
 use crate::args::AdapterFormat;
 use crate::error::CliError;
 use crate::model::engine;
-use crate::world::{LIMITS, World};
+use crate::world::World;
 
 /// What an adapter does to each tensor.
 pub(crate) fn inspect(
@@ -21,7 +21,9 @@ pub(crate) fn inspect(
     base: Option<&str>,
     layout: Option<&Path>,
 ) -> Result<(), CliError> {
-    let adapter = open(world, what, base, layout)?;
+    let resolved = open(world, what, base, layout)?;
+    let (adapter, report) = (&resolved.adapter, &resolved.report);
+    let warnings = warnings(report, resolved.bound_to.is_some());
     let modules: Vec<Value> = adapter.modules().iter().map(module_object).collect();
     let object = json!({
         "adapter": adapter.id(),
@@ -30,6 +32,9 @@ pub(crate) fn inspect(
         "bytes": adapter.bytes(),
         "nnz": adapter.nnz(),
         "modules": modules,
+        "patterns": report.patterns,
+        "dropped": report.dropped,
+        "warnings": warnings,
     });
     let mut lines = vec![
         format!("adapter {}", adapter.id()),
@@ -58,13 +63,14 @@ pub(crate) fn inspect(
             factors.join(", ")
         )
     }));
+    lines.extend(report_lines(report, &warnings));
     world.output.result(object, &lines);
     Ok(())
 }
 
 /// What two adapters do differently.
 pub(crate) fn diff(world: &World, a: &str, b: &str, base: Option<&str>) -> Result<(), CliError> {
-    let (a, b) = (open(world, a, base, None)?, open(world, b, base, None)?);
+    let (a, b) = (open(world, a, base, None)?.adapter, open(world, b, base, None)?.adapter);
     let by_target = |adapter: &Adapter| -> BTreeMap<String, Module> {
         adapter.modules().iter().map(|module| (module.target.clone(), module.clone())).collect()
     };
@@ -162,32 +168,31 @@ pub(crate) fn open(
     what: &str,
     base: Option<&str>,
     layout: Option<&Path>,
-) -> Result<Adapter, CliError> {
+) -> Result<ResolvedAdapter, CliError> {
     if !Path::new(what).exists() {
         let runtime = world.runtime(engine(None, None)?)?;
         for (name, record) in runtime.store().names(NameKind::Adapter)? {
             let Ok(record) = record else { continue };
             if name.as_str() == what || record.id.to_string() == what {
+                if layout.is_some() {
+                    return Err(CliError::Format { path: what.into(), reason: NO_LAYOUT });
+                }
                 let bytes = runtime.store().verified_blob(record.blob)?;
-                let container = slm_format::container::Container::open((*bytes).as_ref(), &LIMITS)?;
-                return Ok(slm_runtime::runtime::read_adapter(&container, &LIMITS)?.0);
+                return resolved_slm((*bytes).as_ref());
             }
         }
         let name = what.chars().take(160).collect();
         return Err(slm_runtime::error::ActivationError::NotFound { kind: "adapter", name }.into());
     }
     let read = read_adapter(Path::new(what), AdapterFormat::Auto, layout)?;
-    let resolve = |base: &Base| Ok::<_, CliError>(read(&base.shape())?.adapter);
     match base {
         Some(reference) => {
             let runtime = world.runtime(engine(None, None)?)?;
-            resolve(&*runtime.base_by_reference(reference)?)
+            Ok(read(&runtime.base_by_reference(reference)?.shape())?)
         }
         // A .slm file is in normal form already; of every other, only a base gives it.
         None if what.ends_with(".slm") => {
-            let bytes = crate::world::map(Path::new(what))?;
-            let container = slm_format::container::Container::open((*bytes).as_ref(), &LIMITS)?;
-            Ok(slm_runtime::runtime::read_adapter(&container, &LIMITS)?.0)
+            resolved_slm((*crate::world::map(Path::new(what))?).as_ref())
         }
         None => Err(CliError::Missing { option: "--base" }),
     }

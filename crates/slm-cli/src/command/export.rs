@@ -35,7 +35,7 @@ pub(crate) fn adapter(
     path: &Path,
     format: AdapterExport,
 ) -> Result<(), CliError> {
-    let adapter = open(world, what, None, None)?;
+    let adapter = open(world, what, None, None)?.adapter;
     let base = || -> Result<_, CliError> {
         let runtime = world.runtime(engine(None, None)?)?;
         let bound = runtime.adapter_base(what)?;

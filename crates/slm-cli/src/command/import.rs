@@ -6,7 +6,7 @@ use serde_json::json;
 use slm_runtime::load::Base;
 use slm_runtime::runtime::ResolvedAdapter;
 
-use crate::adapter::{UNDECLARED, read_adapter};
+use crate::adapter::{read_adapter, report_lines, warnings};
 use crate::args::{AdapterFormat, Factors};
 use crate::error::CliError;
 use crate::model::{engine, load_base};
@@ -55,11 +55,11 @@ pub(crate) fn adapter(
     let base = base.ok_or(CliError::Missing { option: "--base" })?;
     let runtime = world.runtime(engine(None, None)?)?;
     let kind = std::cell::Cell::new("");
-    let undeclared = std::cell::Cell::new(false);
+    let declares = std::cell::Cell::new(true);
     let resolve = |shape: &slm_overlay::BaseShape<'_>| {
         let resolved = read(shape)?;
         kind.set(resolved.adapter.kind().name());
-        undeclared.set(resolved.bound_to.is_none());
+        declares.set(resolved.bound_to.is_some());
         match factors {
             Factors::Keep => Ok(resolved),
             Factors::F16 => {
@@ -69,8 +69,7 @@ pub(crate) fn adapter(
     };
     let imported = runtime.load_adapter(&resolve, &base, &name, &now(), replace)?;
     let report = &imported.report;
-    let mut warnings = report.warnings.clone();
-    warnings.extend(undeclared.get().then(|| UNDECLARED.to_owned()));
+    let warnings = warnings(report, declares.get());
     let object = json!({
         "adapter": imported.adapter,
         "name": name.as_str(),
@@ -94,10 +93,7 @@ pub(crate) fn adapter(
     lines.extend(
         report.targets.iter().map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
     );
-    lines.extend(
-        report.patterns.iter().map(|p| format!("pattern {} matched {}", p.pattern, p.matched)),
-    );
-    lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.extend(report_lines(report, &warnings));
     world.output.result(object, &lines);
     Ok(())
 }

@@ -16,7 +16,7 @@ use slm_runtime::error::{ActivationError, ModelError};
 use slm_runtime::load::{Base, Bytes, ModelFormat};
 use slm_store::{NameKind, NameRecord, Storage, StoreError};
 
-use crate::adapter::read_adapter;
+use crate::adapter::{read_adapter, report_lines, warnings};
 use crate::args::{AdapterFormat, KindArg};
 use crate::command::compose::{adapter_lines, adapters_of};
 use crate::command::document;
@@ -167,8 +167,10 @@ fn folder(path: &Path) -> Result<Report, CliError> {
         let (mut object, _) = safetensors((*weights).as_ref())?;
         object["kind"] = json!("peft-adapter");
         object["targets"] = json!(report.targets);
+        let warnings = warnings(&report, false);
         object["patterns"] = json!(report.patterns);
-        object["warnings"] = json!(report.warnings);
+        object["dropped"] = json!(report.dropped);
+        object["warnings"] = json!(warnings);
         let mut lines = vec![format!("an adapter on {} tensors", report.targets.len())];
         lines.extend(
             report
@@ -176,7 +178,7 @@ fn folder(path: &Path) -> Result<Report, CliError> {
                 .iter()
                 .map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
         );
-        lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+        lines.extend(report_lines(&report, &warnings));
         return Ok((object, lines));
     }
     Ok(base(&open_base(path, &engine(None, None)?)?))
@@ -307,9 +309,15 @@ fn gguf_adapter(bytes: &[u8]) -> Result<Report, CliError> {
     lines.extend(
         report.targets.iter().map(|t| format!("  {} rank {} scale {}", t.tensor, t.rank, t.scale)),
     );
-    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
-    let object =
-        json!({ "kind": "gguf-adapter", "targets": report.targets, "warnings": report.warnings });
+    let warnings = warnings(&report, false);
+    lines.extend(report_lines(&report, &warnings));
+    let object = json!({
+        "kind": "gguf-adapter",
+        "targets": report.targets,
+        "patterns": report.patterns,
+        "dropped": report.dropped,
+        "warnings": warnings,
+    });
     Ok((object, lines))
 }
 

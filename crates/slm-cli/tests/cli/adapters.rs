@@ -123,3 +123,69 @@ fn a_tokenizer_beside_an_adapter_must_be_the_base_s() {
     let run = ["run", "x", "--model", &golden("tiny-q8_0.gguf"), "--adapter", &folder];
     assert_eq!(place.refused(run), (3, "tokenizer-mismatch".to_owned()));
 }
+
+#[test]
+fn a_layout_that_nothing_would_read_is_refused() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    let refused = (3, "unknown-format".to_owned());
+    let layout = ["--layout", "nothing.json"];
+    let folder = golden("adapters/lora-qv");
+    let import = ["adapter", "import", &folder, "--name", "qv", "--base", "tiny"];
+    let inspect = ["adapter", "inspect", &folder, "--base", "tiny"];
+    for args in [&import[..], &inspect, &["adapter", "inspect", "qv"]] {
+        place.json(args);
+        assert_eq!(place.refused([args, &layout].concat()), refused, "{args:?}");
+    }
+}
+
+#[test]
+fn what_a_binding_found_is_told_by_every_command_that_binds() {
+    let place = Place::new();
+    let model = golden("tiny-q8_0.gguf");
+    place.json(["import", &model, "--name", "tiny"]);
+    for name in ["lora-embed", "lora-qv", "gguf/lora-qv.gguf"] {
+        let path = golden(&format!("adapters/{name}"));
+        let imported = import(&place, "tiny", "x", &path, &["--replace"]);
+        let inspect = ["adapter", "inspect", &path, "--base", "tiny"];
+        let shown = place.json(inspect);
+        for field in ["patterns", "dropped", "warnings"] {
+            assert_eq!(shown[field], imported[field], "{name}: {field}");
+        }
+        let lines = place.run(inspect).stdout;
+        let warnings = shown["warnings"].as_array().expect("a list");
+        let list = |field: &str| shown[field].as_array().expect("a list").clone();
+        let patterns = list("patterns");
+        let patterns = patterns
+            .iter()
+            .map(|p| format!("pattern {} matched {}", text(p, "pattern"), p["matched"]));
+        let dropped = list("dropped");
+        let dropped = dropped.iter().map(|d| format!("dropped {}", d.as_str().expect("a name")));
+        let warned = warnings.iter().map(|w| format!("warning: {}", w.as_str().expect("text")));
+        for line in patterns.chain(dropped).chain(warned) {
+            assert!(lines.lines().any(|shown| shown == line), "{line} in\n{lines}");
+        }
+        // Run from files, nobody has imported it before: the warnings stand beside the text.
+        let file = std::path::Path::new(&path).file_name().expect("a name").display().to_string();
+        let run = ["run", "x", "--max-tokens", "1", "--model", &model, "--adapter", &path];
+        let stderr = place.run(run).stderr;
+        let expected: String = warnings
+            .iter()
+            .map(|w| format!("warning: {file}: {}\n", w.as_str().expect("text")))
+            .collect();
+        assert!(expected.contains("undeclared"), "{expected}");
+        assert_eq!(stderr, expected);
+        assert_eq!(place.run([&run[..], &["-q"]].concat()).stderr, "");
+    }
+    let embed = golden("adapters/lora-embed");
+    let shown = place.json(["adapter", "inspect", &embed, "--base", "tiny"]);
+    let alone = place.json(["inspect", &embed]);
+    assert_eq!(shown["dropped"].as_array().map(Vec::len), Some(1));
+    let codes = |object: &Value| -> Vec<String> {
+        let warnings = object["warnings"].as_array().expect("a list").iter();
+        warnings.filter_map(|w| w.as_str()?.split(':').next().map(str::to_owned)).collect()
+    };
+    assert!(codes(&shown).contains(&"tied-split".to_owned()), "{shown}");
+    // Without a base as much as is known.
+    assert!(codes(&alone).contains(&"undeclared".to_owned()), "{alone}");
+}

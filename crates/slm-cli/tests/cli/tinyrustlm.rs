@@ -158,6 +158,9 @@ fn typed_deltas_are_adapters_of_the_base_that_they_name() {
         // Everything is declared, and what the file says of itself is listed.
         let warnings = imported["warnings"].as_array().expect("warnings");
         assert_eq!(warnings.len(), usize::from(kind != "dense"), "{warnings:?}");
+        // It names its tensors itself; a layout would be read by nobody.
+        let args = [&args[..], &["--layout", "nothing.json"]].concat();
+        assert_eq!(place.refused(args), (3, "unknown-format".to_owned()));
         place.json(["compose", kind, "--base", "tiny", "--adapter", kind]);
         let logits = place.json(["logits", "--tokens", tokens, "--composition", kind]);
         assert!(!seen.contains(&logits["all_blake3"]), "{kind} changes nothing of its own");
