@@ -119,6 +119,32 @@ pub(crate) fn new_folder<T>(
     Ok(filled)
 }
 
+/// As [`new_folder`], for a path where an empty folder may be, which stays: it can be a mount or have an owner. `fill` puts its files into a
+/// folder within, and they are moved when all of them are whole.
+///
+/// # Errors
+/// `file-exists` for anything else that is there; as [`new_folder`]. What `fill` left when it failed is removed.
+pub(crate) fn fill_folder<T>(
+    path: &Path,
+    fill: &mut dyn FnMut(&Path) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let io = |error| CliError::Io { path: path.to_owned(), error };
+    let is_empty_folder = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if !is_empty_folder {
+        return new_folder(path, fill);
+    }
+    let within = temporary_folder(path).map_err(io)?;
+    let filled = fill(within.path())?;
+    for entry in std::fs::read_dir(within.path()).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        let place = path.join(entry.file_name());
+        std::fs::rename(entry.path(), &place).map_err(io)?;
+        sync_folder(&place).map_err(io)?;
+    }
+    within.close().map_err(io)?;
+    Ok(filled)
+}
+
 fn refuse_existing(path: &Path) -> Result<(), CliError> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => Err(CliError::Exists { path: path.to_owned() }),
@@ -139,7 +165,7 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
 /// Writes a file that must not be there yet, synced; a secret one is readable by its owner alone from its first byte on.
 ///
 /// # Errors
-/// `io` for whatever keeps it from being written, a file that is there among it.
+/// `file-exists`; `io` for whatever else keeps it from being written.
 pub(crate) fn write_new(path: &Path, bytes: &[u8], secret: bool) -> Result<(), CliError> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -149,7 +175,10 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], secret: bool) -> Result<(), C
         options.mode(if secret { 0o600 } else { 0o666 });
     }
     let io = |error| CliError::Io { path: path.to_owned(), error };
-    let mut file = options.open(path).map_err(io)?;
+    let mut file = options.open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => CliError::Exists { path: path.to_owned() },
+        _ => io(error),
+    })?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io)
 }
 

@@ -11,7 +11,7 @@ use slm_store::map_file;
 
 use crate::error::CliError;
 use crate::model::{engine, name, reference};
-use crate::outfile::OutFile;
+use crate::outfile::{OutFile, fill_folder};
 use crate::world::{World, map, now};
 
 /// Writes a composition with all it needs as one file, which appears whole or not at all.
@@ -55,7 +55,7 @@ pub(crate) fn unpack(
     Ok(())
 }
 
-/// Writes a composition with all it needs as an OCI image layout.
+/// Writes a composition with all it needs as an OCI image layout, which appears whole or not at all.
 pub(crate) fn export_oci(
     world: &World,
     what: &str,
@@ -65,13 +65,11 @@ pub(crate) fn export_oci(
     let tag = name("--tag", tag)?;
     let runtime = world.runtime(engine(None, None)?)?;
     let reference = reference(&runtime, what)?;
-    // A folder with other content is not written over: a layout that is mixed with another image's would be neither.
-    if std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        let reason = "the folder is not empty";
-        return Err(CliError::Format { path: folder.to_owned(), reason });
-    }
     let spinner = world.output.spinner("verifying and writing");
-    let shared = runtime.export_oci(&reference, &tag, &mut Folder(folder.to_owned()))?;
+    // A folder with other content is not written into: a layout that is mixed with another image's would be neither.
+    let shared = fill_folder(folder, &mut |folder| {
+        Ok(runtime.export_oci(&reference, &tag, &mut Folder(folder.to_owned()))?)
+    })?;
     spinner.finish_and_clear();
     print_shared(world, &shared, folder);
     Ok(())

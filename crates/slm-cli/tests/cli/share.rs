@@ -28,7 +28,7 @@ fn a_key_pair_is_made_once_and_the_secret_half_is_private() {
         assert_eq!(mode & 0o777, 0o600);
     }
     let before = std::fs::read(&secret).expect("the secret key");
-    assert_eq!(place.refused(["key", "new", "alice"]), (8, "io".to_owned()));
+    assert_eq!(place.refused(["key", "new", "alice"]), (3, "file-exists".to_owned()));
     assert_eq!(std::fs::read(&secret).expect("the secret key"), before);
     assert_ne!(place.json(["key", "new", "bob"])["key"], place.json(["key", "new", "eve"])["key"]);
     assert_eq!(place.refused(["key", "new", "a/b"]), (2, "bad-name".to_owned()));
@@ -213,7 +213,7 @@ fn a_composition_goes_to_another_store_in_one_file_and_as_an_image() {
         (&["import", "oci", &golden("tiny-kjv"), "--name", "x"], (3, "oci-layout")),
         (&["import", "oci", "nothing", "--name", "x"], (4, "file-not-found")),
         (&["import", "oci", &layout, "--name", "x", "--tag", "v9"], (3, "oci-layout")),
-        (&["export", "oci", "both", &layout], (3, "unknown-format")),
+        (&["export", "oci", "both", &layout], (3, "file-exists")),
         (&["pack", "nothing", "x.slm"], (4, "not-found")),
         (&["sign", "nothing", "--key", &secret], (4, "not-found")),
         (&["sign", "both"], (2, "option-missing")),
@@ -247,4 +247,34 @@ fn what_another_program_signed_is_stored_if_it_holds() {
     assert_eq!(place.refused(other), (3, "signature-other-document".to_owned()));
     place.json(["trust", "policy", "signed"]);
     assert_eq!(place.json(["activate", "kjv"])["changed"], true);
+}
+
+/// A limit on the length of a file fails a write as a full disk does: in the midst of the base.
+#[cfg(unix)]
+#[test]
+fn a_layout_that_cannot_be_written_whole_leaves_nothing() {
+    let place = Place::with_active();
+    let image = || crate::common::snapshot(&place.path("layout"));
+    for (is_there, left) in [(false, None), (true, Some(Default::default()))] {
+        if is_there {
+            std::fs::create_dir(place.path("layout")).expect("a folder");
+        }
+        let before = std::fs::read_dir(place.dir.path()).expect("the place").count();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$0\" \"$@\""]);
+        shell.arg(env!("CARGO_BIN_EXE_slm")).arg("--store").arg(place.store());
+        shell.args(["export", "oci", "both", "layout", "--json"]).current_dir(place.dir.path());
+        let ran = crate::common::finish(&mut shell);
+        assert_eq!(ran.exit, 8, "{ran:?}");
+        assert_eq!(image(), left);
+        assert_eq!(std::fs::read_dir(place.dir.path()).expect("the place").count(), before);
+        place.json(["export", "oci", "both", "layout"]);
+        let names: Vec<_> = image().expect("a layout").into_keys().collect();
+        for file in ["index.json", "oci-layout"] {
+            assert!(names.contains(&place.path("layout").join(file)), "{names:?}");
+        }
+        let other = Place::new();
+        other.json(["import", "oci", &place.arg("layout"), "--name", "shared"]);
+        std::fs::remove_dir_all(place.path("layout")).expect("removed");
+    }
 }

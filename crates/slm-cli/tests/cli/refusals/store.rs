@@ -216,7 +216,7 @@ fn a_system_that_fails() {
         transcript.refused(8, args);
     }
     place.json(["key", "new", "alice"]);
-    transcript.refused(8, &["key", "new", "alice"]);
+    transcript.refused(3, &["key", "new", "alice"]);
     transcript.refused(8, &["export", "gguf", "tiny", "/dev/full"]);
     transcript.refused(8, &["pack", "kjv", "/dev/full"]);
     transcript.refused(8, &["logits", "--tokens", "1", "--out", "/dev/full"]);
