@@ -6,13 +6,14 @@ use slm_format::{Coded, ErrorClass};
 use slm_runtime::RuntimeError;
 
 use crate::output::counted;
+use crate::world::POLICY_FILE;
 
 /// An error of the program: the runtime's, or one of the outside world.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     /// The runtime refused or failed.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Runtime(RuntimeError),
     /// A file does not exist.
     #[error("{path}: no such file or folder")]
     NoFile {
@@ -73,8 +74,8 @@ pub(crate) enum CliError {
         /// What it is not.
         reason: &'static str,
     },
-    /// The local policy is wrong.
-    #[error("the local policy: {0}")]
+    /// The local policy is wrong, wherever that is found.
+    #[error("the local policy, {POLICY_FILE} in the store: {0}")]
     Policy(#[from] slm_manifest::PolicyError),
     /// An evaluation cannot be recorded.
     #[error(transparent)]
@@ -194,6 +195,16 @@ fn advice(code: &str) -> Option<&'static str> {
         "chat-no-template" => "slm run completes a text without a template",
         _ => return None,
     })
+}
+
+impl From<RuntimeError> for CliError {
+    fn from(error: RuntimeError) -> CliError {
+        match error {
+            // The runtime knows the document; only here is it known to be a file.
+            RuntimeError::Policy(error) => CliError::Policy(error),
+            error => CliError::Runtime(error),
+        }
+    }
 }
 
 impl From<slm_manifest::signature::SignatureError> for CliError {
