@@ -159,6 +159,53 @@ fn symbolic_links_are_refused_wherever_they_stand() {
 
 #[cfg(unix)]
 #[test]
+fn a_pipe_is_refused_and_keeps_nobody_waiting() {
+    for pipe in ["blobs/sha256/X", "names/base/n", "active.a", "audit.log", "lock", "version"] {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_owned();
+        let store = Store::open(FsStorage::open(&root)).unwrap();
+        let mut lock = store.lock().unwrap();
+        let blob = import(&store, &mut lock, NameKind::Base, "n", b"x").unwrap().blob;
+        activate(&store, &mut lock, &manifest(b"x", &[])).unwrap();
+        drop(lock);
+        let path = root.join(pipe.replace('X', &blob.hex()));
+        let moved = root.join("moved");
+        let use_it = move |root: &Path| -> Result<usize, StoreError> {
+            let store = Store::open(FsStorage::open(root))?;
+            let findings = store.verify(true, &mut nothing_more).findings.len();
+            drop(store.lock()?);
+            store.verify_blob(blob)?;
+            store.name(NameKind::Base, &"n".parse().unwrap())?;
+            store.active()?;
+            store.audit()?;
+            Ok(findings)
+        };
+        fs::rename(&path, &moved).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // In a thread, so that a wait without end is a failure.
+        let (send, receive) = std::sync::mpsc::channel();
+        let at = root.clone();
+        std::thread::spawn(move || {
+            let findings = Store::open(FsStorage::open(&at))
+                .map(|store| store.verify(true, &mut nothing_more).findings.len());
+            send.send((findings, use_it(&at))).expect("somebody waits");
+        });
+        let (findings, used) = receive.recv_timeout(Duration::from_secs(60)).expect(pipe);
+        // Nothing is read from the lock, and a version that cannot be read opens no store.
+        assert!(pipe == "lock" || !matches!(findings, Ok(0)), "{pipe}");
+        let error = used.unwrap_err();
+        let StoreError::Io { kind, message, .. } = &error else { panic!("{pipe}: {error:?}") };
+        assert_eq!(*kind, std::io::ErrorKind::InvalidInput, "{pipe}");
+        assert_eq!(message, "it is not a regular file");
+        // The twin: the file itself in its place.
+        fs::remove_file(&path).unwrap();
+        fs::rename(&moved, &path).unwrap();
+        assert_eq!(use_it(&root), Ok(0), "{pipe}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn the_root_may_be_reached_through_a_link() {
     let dir = tempfile::tempdir().unwrap();
     let real = dir.path().join("real");

@@ -110,8 +110,23 @@ impl FsStorage {
         Ok(full)
     }
 
-    fn open_file(&self, path: &str) -> Result<Option<File>, StoreError> {
+    /// As [`FsStorage::resolve`], for a path that is a file or nothing: opening a pipe would wait for its other end, without end.
+    fn resolve_file(&self, path: &str) -> Result<PathBuf, StoreError> {
         let full = self.resolve(path)?;
+        match fs::symlink_metadata(&full) {
+            Ok(metadata) if !metadata.is_file() => {
+                let kind = io::ErrorKind::InvalidInput;
+                Err(StoreError::io(path, &io::Error::new(kind, "it is not a regular file")))
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StoreError::io(path, &error))
+            }
+            _ => Ok(full),
+        }
+    }
+
+    fn open_file(&self, path: &str) -> Result<Option<File>, StoreError> {
+        let full = self.resolve_file(path)?;
         match File::open(&full) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -171,7 +186,7 @@ impl FsStorage {
         if in_blobs(path) {
             return Err(misuse(path));
         }
-        let file = OpenOptions::new().write(true).open(self.resolve(path)?);
+        let file = OpenOptions::new().write(true).open(self.resolve_file(path)?);
         file.map_err(|error| StoreError::io(path, &error))
     }
 }
@@ -340,7 +355,7 @@ impl Storage for FsStorage {
 
     fn try_lock(&self) -> Result<Option<FsLock>, StoreError> {
         self.make_dir(layout::ROOT)?;
-        let full = self.resolve(layout::LOCK)?;
+        let full = self.resolve_file(layout::LOCK)?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(full);
         lock(file.map_err(|error| StoreError::io(layout::LOCK, &error))?, layout::LOCK)
     }
