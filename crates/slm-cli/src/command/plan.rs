@@ -17,7 +17,14 @@ pub(crate) fn plan(world: &World, args: &PlanArgs) -> Result<(), CliError> {
     let n_workers = engine.exec.n_workers();
     let composition = composition(world, &args.model, &engine)?;
     let context_length = composition.base().config().context_length;
-    let positions = args.positions.unwrap_or(context_length).min(context_length);
+    let positions = args.positions.unwrap_or(context_length);
+    if positions > context_length {
+        return Err(CliError::Value {
+            option: "--positions",
+            value: positions.to_string(),
+            reason: format!("the model's context is {context_length}"),
+        });
+    }
     let work = Workload { positions, chunk: args.engine.chunk, all_logits: false };
     let plan = MemoryPlan::of_session(&composition, &profile, n_workers, work)?;
     let adapters = AdapterCost::of(&composition);

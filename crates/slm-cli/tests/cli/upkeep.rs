@@ -18,6 +18,14 @@ fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
     assert_eq!(object["measured"]["adapters"], plan["adapters"]);
     assert_eq!(object["adapters"].as_array().map(Vec::len), Some(2));
     assert!(bytes("extra_macs_per_token") > 0 && bytes("extra_bytes_per_token") > 0);
+    // The whole context is the most there is to plan.
+    let of_one = ["plan", "--threads", "1", "--chunk", "1"];
+    let whole = place.json(of_one)["positions"].as_u64().expect("a number");
+    let positions = |n: u64| [&of_one[..], &["--positions", &n.to_string()]].concat().join(" ");
+    let twin = place.json(positions(whole).split(' '));
+    assert_eq!(twin["positions"], whole);
+    let beyond = place.refused(positions(whole + 1).split(' '));
+    assert_eq!(beyond, (2, "option-value".to_owned()));
     // A byte less than what is planned is refused, by the plan and by what would allocate it.
     for (allowed, exit) in [(bytes("kv"), 0), (bytes("kv") - 1, 5)] {
         place.write("store/policy.toml", format!("budget = {{ kv_bytes = {allowed} }}\n"));
