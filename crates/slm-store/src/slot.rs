@@ -67,6 +67,8 @@ pub enum SlotProblem {
     Sequence,
     /// Both slots have this number, and differ.
     SameSequence(u64),
+    /// It says that nothing was ever active, and the audit log says that something was.
+    Nothing,
 }
 
 impl fmt::Display for SlotFault {
@@ -74,6 +76,12 @@ impl fmt::Display for SlotFault {
         let slot = self.slot;
         match self.problem {
             SlotProblem::Absent => write!(f, "{slot} is absent"),
+            SlotProblem::Nothing => {
+                write!(
+                    f,
+                    "{slot} says that nothing is active, and the audit log that something was made so"
+                )
+            }
             SlotProblem::Length => write!(f, "{slot} is not {} bytes long", SlotRecord::LEN),
             SlotProblem::Magic => write!(f, "{slot} does not start with slmslot1"),
             SlotProblem::Checksum => write!(f, "the checksum of {slot} does not fit"),
@@ -160,6 +168,20 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
+    /// What is wrong with slots that say that nothing is active, where something must be.
+    pub(crate) fn lost(&self) -> StoreError {
+        let fault = |slot: usize| {
+            let name = layout::SLOTS[slot];
+            let problem = match &self.fault {
+                Some(fault) if fault.slot == name => fault.problem.clone(),
+                _ if self.exists[slot] => SlotProblem::Nothing,
+                _ => SlotProblem::Absent,
+            };
+            SlotFault { slot: name, problem }
+        };
+        StoreError::SlotDamaged { first: fault(0), second: fault(1) }
+    }
+
     /// Applies the rule of [`SlotRecord`] to the contents of `active.a` and `active.b`.
     pub(crate) fn pick(files: [Option<&[u8]>; 2]) -> Result<Slots, StoreError> {
         let exists = files.map(|file| file.is_some());

@@ -5,11 +5,11 @@ mod common;
 use common::{
     NOW, activate, assert_clean, base_id, import, intent, manifest, nothing_more, rollback,
 };
-use slm_format::{Coded as _, Digest, ErrorClass};
+use slm_format::{Coded as _, ContentHash, Digest, ErrorClass};
 use slm_manifest::Manifest;
 use slm_store::{
-    Change, GcOptions, MemStorage, NameKind, Operation, Place, Stage, Storage as _, Store,
-    StoreError, WriteLock,
+    Change, GcOptions, MemStorage, NameKind, Operation, Place, SlotProblem, Stage, Storage as _,
+    Store, StoreError, WriteLock,
 };
 
 /// A store with one base, and `count` generations of one adapter each, none of them named.
@@ -297,6 +297,73 @@ fn verify_compares_names_manifests_generations_and_the_log() {
     let findings = store.verify(false, &mut nothing_more).findings;
     assert!(matches!(findings[0].error, StoreError::LogContradicts { .. }), "{findings:?}");
     assert_eq!(findings.len(), 1);
+    storage.insert("audit.log", &log);
+    assert_clean(&store, "the twin");
+}
+
+#[test]
+fn slots_that_are_lost_are_told_of_and_gc_removes_nothing() {
+    let (storage, store, _) = generations(3);
+    let slots = ["active.a", "active.b"].map(|slot| storage.open(slot).unwrap().unwrap().to_vec());
+    let mut never = [&b"slmslot1"[..], &[0; 104]].concat();
+    never.extend(ContentHash::of(&never).to_bytes());
+    for (a, b) in [
+        (None, None),
+        (Some(&never[..]), None),
+        (None, Some(&never[..])),
+        (Some(&never[..]), Some(&never[..])),
+    ] {
+        for (slot, bytes) in ["active.a", "active.b"].into_iter().zip([a, b]) {
+            match bytes {
+                Some(bytes) => storage.insert(slot, bytes),
+                None => storage.remove(slot).unwrap(),
+            }
+        }
+        assert_eq!(store.active().unwrap(), None);
+        let findings = store.verify(true, &mut nothing_more).findings;
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(
+            (&findings[0].place, findings[0].error.code()),
+            (&Place::Active, "slot-damaged")
+        );
+        let problem = |slot: Option<_>| slot.map_or(SlotProblem::Absent, |_| SlotProblem::Nothing);
+        assert!(
+            matches!(&findings[0].error, StoreError::SlotDamaged { first, second }
+                if first.problem == problem(a) && second.problem == problem(b)),
+            "{findings:?}"
+        );
+        let blobs = store.blobs().unwrap().count();
+        let mut lock = store.lock_at(NOW).unwrap();
+        let error = store.gc(&mut lock, &GcOptions::new(NOW), &mut nothing_more).unwrap_err();
+        assert_eq!(error, findings[0].error);
+        assert_eq!(store.blobs().unwrap().count(), blobs);
+    }
+    // The twins: the slots as they were, and a store in which nothing was ever active.
+    for (slot, bytes) in ["active.a", "active.b"].into_iter().zip(&slots) {
+        storage.insert(slot, bytes);
+    }
+    assert_clean(&store, "the slots as they were");
+    assert_eq!(gc(&store, 3).removed, []);
+    let (_, store, _) = generations(0);
+    assert_clean(&store, "nothing was ever active");
+    assert_eq!(gc(&store, 3).removed, []);
+}
+
+#[test]
+fn a_log_that_is_lost_is_told_of() {
+    let (storage, store, digests) = generations(2);
+    let log = storage.open("audit.log").unwrap().unwrap().to_vec();
+    for lost in [None, Some(&b""[..])] {
+        match lost {
+            Some(bytes) => storage.insert("audit.log", bytes),
+            None => storage.remove("audit.log").unwrap(),
+        }
+        let findings = store.verify(false, &mut nothing_more).findings;
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        let (found, recorded) = (digests[1], "nothing".to_owned());
+        assert_eq!(findings[0].place, Place::Log);
+        assert_eq!(findings[0].error, StoreError::LogContradicts { found, recorded });
+    }
     storage.insert("audit.log", &log);
     assert_clean(&store, "the twin");
 }

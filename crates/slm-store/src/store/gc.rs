@@ -69,7 +69,8 @@ impl<S: Storage> Store<S> {
     /// is whole.
     ///
     /// # Errors
-    /// [`StoreError::BadTime`]; [`StoreError::LogDamaged`]. Where a needed name, generation or manifest is damaged, or the active
+    /// [`StoreError::BadTime`]; [`StoreError::LogDamaged`]. [`StoreError::SlotDamaged`] where neither slot can be used, or nothing is active
+    /// although the audit log says that something was made so; nothing is removed. Where a needed name, generation or manifest is damaged, or the active
     /// generation is missing, so that it is not known what it needs, [`StoreError::Hidden`] with the name or the digest, and nothing is removed. [`StoreError::Io`], after some
     /// may have been removed.
     ///
@@ -155,6 +156,9 @@ impl<S: Storage> Store<S> {
         // A writer that died may have left names and an active record that a power cut takes back; then the earlier ones would be in force,
         // and need what they name.
         let slots = self.slots()?;
+        if slots.current.sequence == 0 {
+            self.check_never_active(&slots)?;
+        }
         self.sync_slots(lock, &slots)?;
         for kind in [NameKind::Base, NameKind::Adapter, NameKind::Composition] {
             self.sync_names(kind)?;

@@ -133,20 +133,32 @@ impl<S: Storage> Store<S> {
         // What the log says may be active: the generation of the last change in force, and that of a change without an outcome.
         let mut recorded: Option<AuditRecord> = None;
         let mut open: Option<AuditRecord> = None;
+        let mut was_active = false;
         let torn = self.audit_each(&mut |record| {
             records += 1;
+            was_active |= is_made_active(&record);
             open = record.is_open().then(|| record.clone());
             if is_in_force(&record) {
                 recorded = Some(record);
             }
         });
         report.records = records;
-        report.torn_tail = report.note(Place::Log, torn).unwrap_or(0);
-        if records == 0 {
+        let torn = report.note(Place::Log, torn);
+        report.torn_tail = torn.unwrap_or(0);
+        if records == 0 && torn.is_none() {
             return;
         }
-        // An active record that cannot be read was told of already.
-        let Ok(Some(active)) = self.active() else { return };
+        let active = match self.active() {
+            Ok(Some(active)) => active,
+            Ok(None) => {
+                if was_active && let Ok(slots) = self.slots() {
+                    report.findings.push(Finding { place: Place::Active, error: slots.lost() });
+                }
+                return;
+            }
+            // Told of already.
+            Err(_) => return,
+        };
         let says = |record: &Option<AuditRecord>| {
             record.as_ref().is_some_and(|record| {
                 record.outcome == Some(Outcome::Unknown)
@@ -171,6 +183,23 @@ impl VerifyReport {
     fn note<T>(&mut self, place: Place, result: Result<T, StoreError>) -> Option<T> {
         result.map_err(|error| self.findings.push(Finding { place, error })).ok()
     }
+}
+
+impl<S: Storage> Store<S> {
+    /// Where the slots say that nothing is active, the log must not say that something ever was: nothing takes that back.
+    ///
+    /// # Errors
+    /// [`StoreError::SlotDamaged`]; as [`Store::audit`].
+    pub(super) fn check_never_active(&self, slots: &Slots) -> Result<(), StoreError> {
+        let mut was_active = false;
+        self.audit_each(&mut |record| was_active |= is_made_active(&record))?;
+        if was_active { Err(slots.lost()) } else { Ok(()) }
+    }
+}
+
+/// Whether the record says for certain that its generation became the active one.
+fn is_made_active(record: &AuditRecord) -> bool {
+    is_in_force(record) && record.outcome != Some(Outcome::Unknown)
 }
 
 /// Whether the record says that its generation is the active one, or may be.
