@@ -20,6 +20,7 @@ pub mod gguf;
 pub mod safetensors;
 pub mod slm1;
 
+mod counted;
 mod digest;
 mod encoding;
 mod limits;

@@ -6,6 +6,7 @@ use super::error::GgufError;
 use super::metadata::{MAX_KEY_BYTES, Metadata};
 use super::value::{Array, Value};
 use super::{MAGIC, MAX_TENSOR_NAME_BYTES};
+use crate::counted::Counted;
 use crate::encoding::Encoding;
 use crate::error::{Coded, ErrorClass};
 use crate::limits::Limits;
@@ -220,7 +221,7 @@ pub fn write_with<E: From<GgufWriteError>>(
     let (list, sizes) = tensor_list(tensors, alignment)?;
 
     let mut out = Counted { out, written: 0 };
-    out.start(metadata, tensors.len(), &list, alignment).map_err(GgufWriteError::from)?;
+    put_start(&mut out, metadata, tensors.len(), &list, alignment).map_err(GgufWriteError::from)?;
     for (at, (head, expected)) in tensors.iter().zip(sizes).enumerate() {
         let before = out.written;
         data(at, &mut out)?;
@@ -230,7 +231,7 @@ pub fn write_with<E: From<GgufWriteError>>(
             let expected = Some(expected);
             return Err(GgufWriteError::Size { tensor, shape, found, expected }.into());
         }
-        out.pad(alignment).map_err(GgufWriteError::from)?;
+        pad(&mut out, alignment).map_err(GgufWriteError::from)?;
     }
     Ok(out.written)
 }
@@ -306,53 +307,31 @@ fn put_value(bytes: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
-struct Counted<'w> {
-    out: &'w mut dyn Write,
-    written: u64,
+/// Everything before the tensors' data.
+fn put_start(
+    out: &mut Counted<'_>,
+    metadata: &RawMetadata<'_>,
+    n_tensors: usize,
+    list: &[u8],
+    alignment: u64,
+) -> io::Result<()> {
+    out.write_all(&MAGIC)?;
+    out.write_all(&metadata.version.to_le_bytes())?;
+    out.write_all(&(n_tensors as u64).to_le_bytes())?;
+    out.write_all(&metadata.kv_count.to_le_bytes())?;
+    out.write_all(metadata.bytes)?;
+    out.write_all(list)?;
+    pad(out, alignment)
 }
 
-impl Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.out.write(bytes)?;
-        self.written += n as u64;
-        Ok(n)
+/// Zeros up to the next multiple of `alignment` bytes.
+fn pad(out: &mut Counted<'_>, alignment: u64) -> io::Result<()> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut missing = out.written.next_multiple_of(alignment) - out.written;
+    while missing > 0 {
+        let piece = missing.min(ZEROS.len() as u64);
+        out.write_all(&ZEROS[..piece as usize])?;
+        missing -= piece;
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
-impl Counted<'_> {
-    /// Everything before the tensors' data.
-    fn start(
-        &mut self,
-        metadata: &RawMetadata<'_>,
-        n_tensors: usize,
-        list: &[u8],
-        alignment: u64,
-    ) -> io::Result<()> {
-        self.put(&MAGIC)?;
-        self.put(&metadata.version.to_le_bytes())?;
-        self.put(&(n_tensors as u64).to_le_bytes())?;
-        self.put(&metadata.kv_count.to_le_bytes())?;
-        self.put(metadata.bytes)?;
-        self.put(list)?;
-        self.pad(alignment)
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)
-    }
-
-    fn pad(&mut self, alignment: u64) -> io::Result<()> {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        let mut missing = self.written.next_multiple_of(alignment) - self.written;
-        while missing > 0 {
-            let piece = missing.min(ZEROS.len() as u64);
-            self.put(&ZEROS[..piece as usize])?;
-            missing -= piece;
-        }
-        Ok(())
-    }
+    Ok(())
 }

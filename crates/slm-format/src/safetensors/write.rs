@@ -1,10 +1,11 @@
 //! Writing safetensors: the same tensors give the same bytes, in whatever order they are given.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 
 use super::dtype::Dtype;
 use super::error::SafeTensorsError;
+use crate::counted::Counted;
 
 /// A tensor to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,24 +133,6 @@ fn header<'a>(
     let mut header = format!("{{{}}}", entries.join(","));
     header.extend(core::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     Ok((header, sizes))
-}
-
-/// Counts what passes through.
-struct Counted<'w> {
-    out: &'w mut dyn Write,
-    written: u64,
-}
-
-impl Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.out.write(bytes)?;
-        self.written += n as u64;
-        Ok(n)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 fn json_string(text: &str) -> String {
