@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use slm_format::Limits;
-use slm_format::safetensors::{Dtype, TensorSource, write};
+use slm_format::safetensors::{Dtype, SafeTensors, TensorSource, write};
+use slm_format::{Encoding, Limits};
+use slm_manifest::BaseId;
 use slm_manifest::config::Architecture;
-use slm_overlay::peft::{BindingReport, PeftLora};
-use slm_overlay::{Adapter, BaseShape, OverlayError};
+use slm_overlay::peft::{BindingReport, PeftAdapter, PeftLora};
+use slm_overlay::{Adapter, BaseShape, BaseWeights, Gates, OverlayError, Stack};
+use slm_quant::{Inline, Kernels};
 
 /// A tensor to put in an adapter: name, type, shape, bytes.
 pub(crate) type Tensor = (String, Dtype, Vec<u64>, Vec<u8>);
@@ -134,4 +137,58 @@ pub(crate) fn qv_tensors() -> Vec<Tensor> {
             tensors
         })
         .collect()
+}
+
+/// A base whose embedding table is the copy that the embedding adapter carries, in f32, and that is small numbers elsewhere.
+pub(crate) struct Weights(pub(crate) Vec<f32>);
+
+impl Weights {
+    pub(crate) fn new() -> Weights {
+        let bytes = weights("lora-embed");
+        let file = SafeTensors::parse(&bytes, &Limits::STANDARD).unwrap();
+        let copy = file.get("base_model.model.model.embed_tokens.base_layer.weight").unwrap();
+        let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        Weights(copy.data.chunks_exact(4).map(value).collect())
+    }
+}
+
+impl BaseWeights for Weights {
+    fn row(&self, tensor: &str, row: usize, out: &mut [f32]) {
+        match tensor {
+            "token_embd.weight" => out.copy_from_slice(&self.0[row * out.len()..][..out.len()]),
+            _ => out.copy_from_slice(&ramp(out.len() as u64, row as u64)),
+        }
+    }
+
+    fn encoding(&self, _tensor: &str) -> Option<Encoding> {
+        Some(Encoding::F32)
+    }
+}
+
+pub(crate) fn on<'a>(weights: &'a Weights) -> BaseShape<'a> {
+    BaseShape { weights: Some(weights), ..tiny() }
+}
+
+pub(crate) fn folder(name: &str, base: &BaseShape<'_>) -> Adapter {
+    let parsed = PeftAdapter::parse(config(name).as_bytes(), &weights(name), &Limits::STANDARD);
+    parsed
+        .and_then(|parsed| parsed.resolve(base))
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+        .0
+}
+
+/// What an adapter makes of a row, from a base's product of zeros.
+pub(crate) fn product(
+    adapter: &Adapter,
+    target: &str,
+    base: &BaseShape<'_>,
+    rows: usize,
+    x: &[f32],
+) -> Vec<f32> {
+    let id = BaseId::of_canonical(b"a base");
+    let bound = Arc::new(Arc::new(adapter.clone()).bind(id, base).unwrap());
+    let stack = Stack::new(id, vec![(bound, 1.0)]).unwrap().for_tensor(target);
+    let mut y = vec![0.0; rows];
+    stack.apply(&Kernels::detect(), &Inline, &mut y, x, &mut Vec::new(), 1, Gates::NONE);
+    y
 }

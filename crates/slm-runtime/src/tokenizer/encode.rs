@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 use unicode_normalization::UnicodeNormalization;
 
 use super::byte_map::{byte_to_char, char_to_byte};
 use super::error::TokenizerError;
+use super::marked::Marked;
 use super::pairs::{Merger, NONE, PairTable};
 use super::pre_tokenizer::PreTokenizer;
 use super::spec::{
@@ -91,13 +91,6 @@ pub(crate) enum Engine {
         byte_ids: Box<[u32; 256]>,
         add_space_prefix: bool,
     },
-}
-
-/// Tokens that are found in raw text, longest first at each place.
-#[derive(Debug)]
-struct Marked {
-    automaton: Option<AhoCorasick>,
-    ids: Vec<u32>,
 }
 
 impl Tokenizer {
@@ -441,36 +434,6 @@ impl Engine {
                 Engine::SentencePiece { char_ids, byte_ids, add_space_prefix }
             }
         }
-    }
-}
-
-impl Marked {
-    fn new(
-        spec: &TokenizerSpec,
-        is_marked: impl Fn(TokenKind) -> bool,
-    ) -> Result<Marked, TokenizerError> {
-        let chosen = (0u32..).zip(&spec.tokens).filter(|(_, token)| is_marked(token.kind));
-        let (ids, texts): (Vec<u32>, Vec<&str>) =
-            chosen.map(|(id, token)| (id, token.text.as_str())).unzip();
-        if ids.is_empty() {
-            return Ok(Marked { automaton: None, ids });
-        }
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(&texts)
-            .map_err(|_| TokenizerError::TooLarge {
-                field: "control and user-defined tokens",
-                found: ids.len() as u64,
-                limit: u64::from(u32::MAX >> 1),
-            })?;
-        Ok(Marked { automaton: Some(automaton), ids })
-    }
-
-    /// The first marked token at or after `at`: start, end and id.
-    fn find(&self, text: &str, at: usize) -> Option<(usize, usize, u32)> {
-        let found = self.automaton.as_ref()?.find(Input::new(text).span(at..text.len()))?;
-        Some((found.start(), found.end(), self.ids[found.pattern().as_usize()]))
     }
 }
 

@@ -15,6 +15,7 @@ mod encode;
 mod error;
 mod gguf;
 mod hf;
+mod marked;
 mod pairs;
 mod pre_tokenizer;
 mod slm1;
