@@ -57,5 +57,5 @@ pub use kind::{
     RowOrder, Side, SparseDelta, Vera,
 };
 pub use materialize::{MaterializeError, Materialized};
-pub use shape::{BaseShape, BaseWeights};
+pub use shape::{BaseShape, BaseWeights, EMBEDDING, HEAD};
 pub use stack::{Gates, Stack, TensorStack};

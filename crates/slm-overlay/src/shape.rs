@@ -6,9 +6,9 @@ use slm_format::Encoding;
 use slm_manifest::config::Architecture;
 
 /// Canonical name of the embedding table: what adapters on the input side touch.
-pub(crate) const EMBEDDING: &str = "token_embd.weight";
+pub const EMBEDDING: &str = "token_embd.weight";
 /// Canonical name of the head: what adapters on the output side touch, also where the base has no such tensor because it is tied.
-pub(crate) const HEAD: &str = "output.weight";
+pub const HEAD: &str = "output.weight";
 
 /// The dequantized rows of a base, for what depends on them: the norms of DoRA, copies of base weights.
 pub trait BaseWeights {

@@ -132,7 +132,7 @@ fn warnings(bake: &Bake<'_>, baked: &Baked, was_tied: bool) -> Vec<String> {
         ));
     }
     if let Some(head) =
-        baked.tensors.iter().find(|tensor| was_tied && tensor.name == "output.weight")
+        baked.tensors.iter().find(|tensor| was_tied && tensor.name == slm_overlay::HEAD)
     {
         warnings.push(format!(
             "untied: the head is a table of its own now, {} as the embedding's source was {}",

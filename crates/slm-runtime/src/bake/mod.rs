@@ -41,15 +41,12 @@ use slm_format::safetensors::{self, Dtype, SafeTensorsError};
 use slm_format::{ContentHash, Encoding, Limits};
 use slm_manifest::config::RawModelConfig;
 use slm_manifest::{BaseId, ModelConfig, TensorIdentity};
-use slm_overlay::Materialized;
+use slm_overlay::{EMBEDDING, HEAD, Materialized};
 use slm_quant::{Executor, Kernels, codec};
 
 use crate::composition::Composition;
 use crate::error::{ModelError, RuntimeError};
 use crate::load::{Base, SourceModel, SourceTensor, TensorBytes};
-
-const EMBEDDING: &str = "token_embd.weight";
-const HEAD: &str = "output.weight";
 
 /// How tensors are stored in what is baked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,12 +1,8 @@
 //! The stack's share in each matrix, looked up once per session.
 
-use slm_overlay::{Stack, TensorStack};
+use slm_overlay::{EMBEDDING, HEAD, Stack, TensorStack};
 
 use crate::load::{Base, MatrixRef};
-
-/// What adapters on the input side and on the head touch, tied or not.
-const EMBEDDING: &str = "token_embd.weight";
-const HEAD: &str = "output.weight";
 
 /// What adapters add to the matrices of one block, those together that read the same rows; empty ones cost nothing.
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use slm_format::slm1::{Slm1, Slm1Dtype, Slm1Tensor, name_hash};
 use slm_format::{Encoding, Limits};
 use slm_manifest::ModelConfig;
 use slm_manifest::config::{Architecture, RawModelConfig};
+use slm_overlay::{EMBEDDING, HEAD};
 use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
@@ -28,8 +29,6 @@ const LAYER: [(&str, &str); 9] = [
     ("w2", "ffn_down"),
     ("w3", "ffn_up"),
 ];
-
-const EMBEDDING: &str = "token_embd.weight";
 
 /// Reads an SLM1 model.
 pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeError> {
@@ -87,7 +86,7 @@ fn names(config: &ModelConfig) -> HashMap<u64, String> {
     insert("tok_embeddings.weight".to_owned(), EMBEDDING.to_owned());
     insert("norm.weight".to_owned(), "output_norm.weight".to_owned());
     if !config.tied_embeddings {
-        insert("output.weight".to_owned(), "output.weight".to_owned());
+        insert("output.weight".to_owned(), HEAD.to_owned());
     }
     for n in 0..config.n_layers {
         for (theirs, ours) in LAYER {
