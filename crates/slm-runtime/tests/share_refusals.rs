@@ -5,7 +5,7 @@ mod common;
 use common::share::{Layout, exported, origin, pack};
 use common::{LIMITS, Medium as _, NOW, code, compose, name, runtime};
 use slm_format::Digest;
-use slm_format::container::{Container, ContainerWriter, SectionKind, TensorLayout};
+use slm_format::container::{Container, ContainerWriter, SectionKind};
 use slm_manifest::signature::SignedDocument;
 use slm_manifest::{Manifest, RawManifest};
 use slm_runtime::runtime::media_type;
@@ -26,14 +26,7 @@ fn rebuilt(file: &[u8], change: impl Fn(&mut Vec<(SectionKind, Vec<u8>)>)) -> Ve
         writer.section(kind, bytes).expect("a section");
     }
     for tensor in container.tensors() {
-        let (name, encoding, shape) = (tensor.name, tensor.encoding, &tensor.shape);
-        match tensor.layout {
-            TensorLayout::Rows => writer.tensor(name, encoding, shape, tensor.data),
-            TensorLayout::Interleaved16 => {
-                writer.interleaved_tensor(name, encoding, shape, tensor.content, tensor.data)
-            }
-        }
-        .expect("a tensor");
+        writer.entry(tensor).expect("a tensor");
     }
     let mut out = Vec::new();
     writer.write_to(&mut out).expect("written");

@@ -1,9 +1,7 @@
 //! The `.slm` container: one value has one encoding, and every byte is covered.
 
 use slm_format::container::layout::{header, section, tensor};
-use slm_format::container::{
-    Container, ContainerWriter, Index, SectionKind, TensorEntry, TensorLayout,
-};
+use slm_format::container::{Container, ContainerWriter, Index, SectionKind, TensorLayout};
 use slm_format::{Coded, ContentHash, Digest, Encoding, Limits};
 
 use crate::Verdict;
@@ -112,14 +110,7 @@ fn rewritten(opened: &Container<'_>) -> Vec<u8> {
         }
     }
     for tensor in opened.tensors() {
-        let &TensorEntry { name, encoding, content, data, .. } = tensor;
-        match tensor.layout {
-            TensorLayout::Rows => writer.tensor(name, encoding, &tensor.shape, data),
-            TensorLayout::Interleaved16 => {
-                writer.interleaved_tensor(name, encoding, &tensor.shape, content, data)
-            }
-        }
-        .expect("an accepted tensor");
+        writer.entry(tensor).expect("an accepted tensor");
     }
     let mut bytes = Vec::new();
     let written = writer.write_to(&mut bytes).expect("a vector takes every byte");

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
+use super::TensorEntry;
 use super::error::ContainerWriteError;
 use super::index::index_hash;
 use super::layout::{
@@ -111,6 +112,20 @@ impl<'a> ContainerWriter<'a> {
     ) -> Result<&mut Self, ContainerWriteError> {
         let layout = TensorLayout::Interleaved16;
         self.put(name.into(), encoding, layout, shape.to_vec(), Some(content), data.into())
+    }
+
+    /// Adds a tensor of an open container as it stands there, in its layout.
+    ///
+    /// # Errors
+    /// As [`ContainerWriter::tensor`].
+    pub fn entry(&mut self, tensor: &TensorEntry<'a>) -> Result<&mut Self, ContainerWriteError> {
+        let (name, encoding, shape) = (tensor.name, tensor.encoding, &tensor.shape);
+        match tensor.layout {
+            TensorLayout::Rows => self.tensor(name, encoding, shape, tensor.data),
+            TensorLayout::Interleaved16 => {
+                self.interleaved_tensor(name, encoding, shape, tensor.content, tensor.data)
+            }
+        }
     }
 
     fn put(

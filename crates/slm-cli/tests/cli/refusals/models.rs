@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use slm_format::container::{Container, ContainerWriter, SectionKind, TensorLayout};
+use slm_format::container::{Container, ContainerWriter, SectionKind, TensorEntry, TensorLayout};
 use slm_format::safetensors::{self, Dtype, TensorSource};
 
 use super::bend::Bend;
@@ -140,14 +140,7 @@ pub(super) fn rebuilt(
         writer.section(kind, bytes).expect("a section");
     }
     for tensor in container.tensors() {
-        let (name, encoding, shape) = (tensor.name, tensor.encoding, &tensor.shape);
-        match tensor.layout {
-            TensorLayout::Rows => writer.tensor(name, encoding, shape, tensor.data),
-            TensorLayout::Interleaved16 => {
-                writer.interleaved_tensor(name, encoding, shape, tensor.content, tensor.data)
-            }
-        }
-        .expect("a tensor");
+        writer.entry(tensor).expect("a tensor");
     }
     let mut out = Vec::new();
     writer.write_to(&mut out).expect("written");
@@ -203,15 +196,8 @@ fn models_in_a_container() {
     let last = data.len() - 1;
     data[last] ^= 1;
     for tensor in container.tensors() {
-        let (name, encoding, shape) = (tensor.name, tensor.encoding, &tensor.shape);
-        let bytes = if name == strip.name { data.as_slice() } else { tensor.data };
-        match tensor.layout {
-            TensorLayout::Rows => writer.tensor(name, encoding, shape, bytes),
-            TensorLayout::Interleaved16 => {
-                writer.interleaved_tensor(name, encoding, shape, tensor.content, bytes)
-            }
-        }
-        .expect("a tensor");
+        let bytes = if tensor.name == strip.name { data.as_slice() } else { tensor.data };
+        writer.entry(&TensorEntry { data: bytes, ..tensor.clone() }).expect("a tensor");
     }
     let mut bent = Vec::new();
     writer.write_to(&mut bent).expect("written");

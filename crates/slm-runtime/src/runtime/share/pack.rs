@@ -15,9 +15,7 @@
 
 use std::io::{self, Write};
 
-use slm_format::container::{
-    Container, ContainerWriteError, ContainerWriter, SectionKind, TensorLayout,
-};
+use slm_format::container::{Container, ContainerWriteError, ContainerWriter, SectionKind};
 use slm_manifest::Name;
 use slm_store::Storage;
 
@@ -143,20 +141,7 @@ fn put_tensors<'a>(
     container: &Container<'a>,
     writer: &mut ContainerWriter<'a>,
 ) -> Result<(), ContainerWriteError> {
-    for tensor in container.tensors() {
-        let (name, encoding) = (tensor.name, tensor.encoding);
-        match tensor.layout {
-            TensorLayout::Rows => writer.tensor(name, encoding, &tensor.shape, tensor.data)?,
-            TensorLayout::Interleaved16 => writer.interleaved_tensor(
-                name,
-                encoding,
-                &tensor.shape,
-                tensor.content,
-                tensor.data,
-            )?,
-        };
-    }
-    Ok(())
+    container.tensors().iter().try_for_each(|tensor| writer.entry(tensor).map(drop))
 }
 
 /// The base alone, as the store keeps it.
