@@ -105,7 +105,8 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
     PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
     let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
     let added = read_if_there(&folder.join("added_tokens.json"))?;
-    let tokens = ClaimedTokens::read(tokenizer.as_deref(), added.as_deref())?;
+    let special = read_if_there(&folder.join("tokenizer_config.json"))?;
+    let tokens = ClaimedTokens::read(tokenizer.as_deref(), added.as_deref(), special.as_deref())?;
     Ok(Box::new(move |shape| {
         let parsed = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?;
         let (adapter, report) = parsed.resolve(shape)?;

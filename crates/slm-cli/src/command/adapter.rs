@@ -188,7 +188,10 @@ pub(crate) fn open(
     match base {
         Some(reference) => {
             let runtime = world.runtime(engine(None, None)?)?;
-            Ok(read(&runtime.base_by_reference(reference)?.shape())?)
+            let base = runtime.base_by_reference(reference)?;
+            let resolved = read(&base.shape())?;
+            resolved.tokens.check(&base)?;
+            Ok(resolved)
         }
         // A .slm file is in normal form already; of every other, only a base gives it.
         None if what.ends_with(".slm") => {

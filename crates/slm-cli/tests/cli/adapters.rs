@@ -116,12 +116,36 @@ fn a_tokenizer_beside_an_adapter_must_be_the_base_s() {
         std::fs::read(format!("{}/tokenizer.json", golden("tiny"))).expect("a tokenizer");
     std::fs::write(place.path("qv").join("tokenizer.json"), &tokenizer).expect("written");
     import(&place, "tiny", "same", &folder, &[]);
-    std::fs::write(place.path("qv").join("added_tokens.json"), br#"{"<new>": 1024}"#)
-        .expect("written");
-    let args = ["adapter", "import", &folder, "--name", "more", "--base", "tiny"];
-    assert_eq!(place.refused(args), (3, "tokenizer-mismatch".to_owned()));
-    let run = ["run", "x", "--model", &golden("tiny-q8_0.gguf"), "--adapter", &folder];
-    assert_eq!(place.refused(run), (3, "tokenizer-mismatch".to_owned()));
+    let refused = || {
+        let args = ["adapter", "import", &folder, "--name", "more", "--base", "tiny"];
+        assert_eq!(place.refused(args), (3, "tokenizer-mismatch".to_owned()));
+        let run = ["run", "x", "--model", &golden("tiny-q8_0.gguf"), "--adapter", &folder];
+        assert_eq!(place.refused(run), (3, "tokenizer-mismatch".to_owned()));
+        let inspect = ["adapter", "inspect", &folder, "--base", "tiny"];
+        assert_eq!(place.refused(inspect), (3, "tokenizer-mismatch".to_owned()));
+    };
+    for (file, content) in [
+        ("added_tokens.json", r#"{"<new>": 1024}"#),
+        ("tokenizer_config.json", r#"{"added_tokens_decoder": {"1024": {"content": "<new>"}}}"#),
+    ] {
+        let path = place.path("qv").join(file);
+        std::fs::write(&path, content).expect("written");
+        refused();
+        std::fs::remove_file(&path).expect("removed");
+    }
+    // The same tokens, merged in another order, or of another text.
+    let bent = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut document = serde_json::from_slice(&tokenizer).expect("JSON");
+        change(&mut document);
+        let path = place.path("qv").join("tokenizer.json");
+        std::fs::write(path, document.to_string()).expect("written");
+    };
+    bent(&|d| d["model"]["merges"].as_array_mut().expect("merges").swap(0, 1));
+    refused();
+    bent(&|d| d["normalizer"] = serde_json::json!({ "type": "Lowercase" }));
+    refused();
+    bent(&|_| {});
+    import(&place, "tiny", "again", &folder, &[]);
 }
 
 #[test]

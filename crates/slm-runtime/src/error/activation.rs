@@ -3,6 +3,8 @@
 use slm_format::{Coded, Digest, ErrorClass};
 use slm_manifest::{AdapterId, BaseId, TokenizerId};
 
+use crate::tokenizer::TokenizerError;
+
 /// Why a composition cannot be made, found or activated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -70,11 +72,28 @@ pub enum ActivationError {
     AdapterTokens {
         /// The id.
         id: u64,
-        /// The adapter's token.
-        claimed: String,
+        /// The adapter's token, where it has one.
+        claimed: Option<String>,
         /// The base's, where it has one.
         found: Option<String>,
     },
+    /// A tokenizer beside an adapter makes other tokens of a text than the base's.
+    #[error(
+        "the adapter's tokenizer is not the base's: {part} {at} is {claimed}, the base's {found}"
+    )]
+    AdapterTokenizer {
+        /// What differs.
+        part: &'static str,
+        /// Its place, 0 where there is one of it.
+        at: u64,
+        /// The adapter's.
+        claimed: String,
+        /// The base's.
+        found: String,
+    },
+    /// A tokenizer beside an adapter is none that a base here could have.
+    #[error("the adapter's tokenizer is not the base's: {0}")]
+    AdapterTokenizerRules(Box<TokenizerError>),
     /// A descriptive field of a manifest does not describe what it names.
     #[error("the manifest's {field} is {found}, the composition's is {expected}")]
     ManifestContradicts {
@@ -129,9 +148,10 @@ impl Coded for ActivationError {
             ActivationError::BaseLost { .. } => "blob-missing",
             ActivationError::AdapterAbsent { .. } => "adapter-absent",
             ActivationError::AdapterMismatch { .. } => "adapter-mismatch",
-            ActivationError::TokenizerMismatch { .. } | ActivationError::AdapterTokens { .. } => {
-                "tokenizer-mismatch"
-            }
+            ActivationError::TokenizerMismatch { .. }
+            | ActivationError::AdapterTokens { .. }
+            | ActivationError::AdapterTokenizer { .. }
+            | ActivationError::AdapterTokenizerRules(_) => "tokenizer-mismatch",
             ActivationError::AdapterRequires { .. } => "adapter-requires",
             ActivationError::ManifestContradicts { .. } => "manifest-contradicts",
             ActivationError::PlanUnsupported => "plan-unsupported",

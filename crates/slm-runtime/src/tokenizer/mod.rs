@@ -25,8 +25,8 @@ pub use decode::{SpecialText, StreamDecoder};
 pub use encode::{SpecialTokens, Tokenizer};
 pub use error::TokenizerError;
 pub use pre_tokenizer::PreTokenizer;
-pub(crate) use spec::every_split;
 pub use spec::{Algorithm, RawTokenizerSpec, Stripping, Token, TokenKind, TokenizerSpec};
+pub(crate) use spec::{SPACE_MARK, every_split};
 
 #[cfg(test)]
 mod tests;
