@@ -126,6 +126,9 @@ fn a_damaged_signature_takes_nothing_from_a_good_one() {
     let strict = under(&storage, SIGNED, &[&alice()]);
     assert!(strict.activate_composition(&text("k"), NOW).expect("alice's holds").changed);
     damage(&|digest| digest == of_alice);
+    // Whose signature it was cannot be told any more: that is damage, not absence.
+    assert_eq!(code(strict.activate_composition(&text("k"), NOW)), "blob-damaged");
+    strict.gc_dropping_damaged(10, NOW).expect("both are let go of");
     assert_eq!(code(strict.activate_composition(&text("k"), NOW)), "unsigned");
 }
 

@@ -41,6 +41,16 @@ pub enum StoreError {
         /// The digest of its bytes.
         found: Digest,
     },
+    /// A damaged blob that nothing names: it may be what is looked for, a signature or an evaluation record.
+    #[error(
+        "blob {digest} is damaged, and nothing names it: whether it is a signature or an evaluation record that belongs to {about} cannot be told"
+    )]
+    StrayDamaged {
+        /// The digest it is stored under.
+        digest: Digest,
+        /// The manifest.
+        about: Digest,
+    },
     /// A blob that the store's own record needs is gone.
     #[error("blob {digest} is missing, and the store needs it")]
     BlobMissing {
@@ -222,7 +232,7 @@ impl Coded for StoreError {
             StoreError::NotFound { .. } => "not-found",
             StoreError::NameTaken { .. } => "name-taken",
             StoreError::Busy => "store-busy",
-            StoreError::BlobDamaged { .. } => "blob-damaged",
+            StoreError::BlobDamaged { .. } | StoreError::StrayDamaged { .. } => "blob-damaged",
             StoreError::BlobMissing { .. } | StoreError::BaseMissing { .. } => "blob-missing",
             StoreError::ManifestContradicts { .. } => "name-damaged",
             StoreError::SlotDamaged { .. }
@@ -251,6 +261,7 @@ impl Coded for StoreError {
             | StoreError::BaseMissing { .. }
             | StoreError::ManifestContradicts { .. }
             | StoreError::SlotUnusable { .. }
+            | StoreError::StrayDamaged { .. }
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
             | StoreError::NameDamaged { .. }
@@ -281,6 +292,9 @@ impl Coded for StoreError {
                 "keep the file as evidence under another name; a new log begins with the next change"
             }
             StoreError::NameDamaged { kind, name, .. } => {
+            StoreError::StrayDamaged { .. } => {
+                "bring it in again: a damaged blob is then replaced; or let go of what cannot be read: slm gc --drop-damaged"
+            }
                 return Some(format!(
                     "give the name anew with --replace, or take it away: remove the {kind} name {name}"
                 ));

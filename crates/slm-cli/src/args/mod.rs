@@ -128,6 +128,9 @@ pub(crate) enum Command {
         /// Generations to keep [default: the policy's, 10]
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
         keep: Option<u64>,
+        /// Also remove damaged blobs that nothing names, though they may be signatures or evaluation records
+        #[arg(long)]
+        drop_damaged: bool,
     },
     /// Take a name away; what it stands for stays until gc finds that nothing needs it
     Forget {

@@ -49,7 +49,7 @@ impl<S: Storage> Runtime<S> {
     /// blob.
     ///
     /// # Errors
-    /// What the storage returns. A blob that is no record, or is damaged, is passed over: `verify` tells of it.
+    /// What the storage returns. A blob that is no record, or is damaged, is passed over: see [`slm_store::Store::damaged_strays`].
     pub fn evaluations_of(
         &self,
         composition: CompositionId,

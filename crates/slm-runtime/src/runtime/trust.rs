@@ -1,7 +1,7 @@
 //! Whether a manifest may be activated here: the local policy over the signatures that the store holds.
 
-use slm_manifest::{Manifest, TrustRule};
-use slm_store::{NameKind, Storage};
+use slm_manifest::{Manifest, TrustError, TrustRule};
+use slm_store::{NameKind, Storage, StoreError};
 
 use crate::error::RuntimeError;
 use crate::runtime::Runtime;
@@ -11,7 +11,7 @@ impl<S: Storage> Runtime<S> {
     /// Holds `manifest` against the policy.
     ///
     /// # Errors
-    /// `unsigned`, `untrusted-key`, `bad-signature`, `bare-base-refused`; what the storage returns.
+    /// `unsigned`, `untrusted-key`, `bad-signature`, `bare-base-refused`; `blob-damaged` where a signature is missing and a damaged blob may be it; what the storage returns.
     pub(super) fn judge(&self, manifest: &Manifest) -> Result<(), RuntimeError> {
         let policy = self.shared.followed()?.policy;
         let signatures = match policy.trust.rule {
@@ -22,7 +22,24 @@ impl<S: Storage> Runtime<S> {
                 found.into_iter().map(|(_, signature)| signature).collect()
             }
         };
-        Ok(policy.judge(manifest, &signatures)?)
+        match policy.judge(manifest, &signatures) {
+            Err(error @ (TrustError::Unsigned { .. } | TrustError::UntrustedKey { .. })) => {
+                self.refuse_strays(manifest)?;
+                Err(error.into())
+            }
+            judged => Ok(judged?),
+        }
+    }
+
+    /// Refuses where a damaged blob may be a signature or an evaluation record that belongs to `manifest`: damage must not read as absence.
+    ///
+    /// # Errors
+    /// `blob-damaged`; what the storage returns.
+    pub(super) fn refuse_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
+        match self.store.damaged_strays()?.first() {
+            Some(&digest) => Err(StoreError::StrayDamaged { digest, about: manifest.digest() }),
+            None => Ok(()),
+        }
     }
 
     /// A manifest of the same composition that may be activated, where the store has one: what somebody signed is not signed anew because it

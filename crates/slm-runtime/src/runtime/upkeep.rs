@@ -11,14 +11,35 @@ use crate::runtime::Runtime;
 
 impl<S: Storage> Runtime<S> {
     /// Removes what nothing needs: neither a name, nor the last `keep_generations` generations, nor a reader who has leased it. A manifest
-    /// that is kept keeps its base, its adapters and its signatures.
+    /// that is kept keeps its base, its adapters and its signatures. Damaged blobs that may be signatures or records stay as well.
     ///
     /// # Errors
     /// `store-busy`; damage that hides what is needed, and nothing is removed then; what the storage returns.
     pub fn gc(&self, keep_generations: usize, now: &str) -> Result<GcReport, RuntimeError> {
+        self.collect(keep_generations, false, now)
+    }
+
+    /// As [`Runtime::gc`], and away with damaged blobs that nothing names, whatever they were: whoever asks for it lets go of a signature or a record.
+    ///
+    /// # Errors
+    /// As [`Runtime::gc`].
+    pub fn gc_dropping_damaged(
+        &self,
+        keep_generations: usize,
+        now: &str,
+    ) -> Result<GcReport, RuntimeError> {
+        self.collect(keep_generations, true, now)
+    }
+
+    fn collect(
+        &self,
+        keep_generations: usize,
+        drop_damaged: bool,
+        now: &str,
+    ) -> Result<GcReport, RuntimeError> {
         let mut lock = self.lock_to_change(now)?;
-        let options =
-            GcOptions { keep_generations, actor: self.actor.clone(), ..GcOptions::new(now) };
+        let actor = self.actor.clone();
+        let options = GcOptions { keep_generations, drop_damaged, actor, ..GcOptions::new(now) };
         Ok(self.store.gc(&mut lock, &options, &mut |manifest| self.needed_by(manifest))?)
     }
 

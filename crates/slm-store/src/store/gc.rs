@@ -22,6 +22,8 @@ pub struct GcOptions {
     pub keep_generations: usize,
     /// Blobs that are kept besides.
     pub roots: Vec<Digest>,
+    /// Whether [`Store::damaged_strays`] go too.
+    pub drop_damaged: bool,
 }
 
 impl GcOptions {
@@ -35,6 +37,7 @@ impl GcOptions {
             actor: None,
             keep_generations: GcOptions::KEEP_GENERATIONS,
             roots: Vec::new(),
+            drop_damaged: false,
         }
     }
 }
@@ -50,6 +53,8 @@ pub struct GcReport {
     pub kept: usize,
     /// Blobs that nothing needs but a reader who has them open.
     pub leased: Vec<Digest>,
+    /// Damaged blobs that nothing names, and that are kept because they may be signatures or evaluation records of what is kept.
+    pub damaged: Vec<Digest>,
     /// As [`Committed::unrecorded`](super::Committed::unrecorded).
     pub unrecorded: Option<StoreError>,
 }
@@ -63,7 +68,8 @@ pub struct Lease<S: Storage> {
 impl<S: Storage> Store<S> {
     /// Removes every blob that nothing needs. Needed are: what a name stands for; the active generation and those before it,
     /// [`GcOptions::keep_generations`] in all, and the one in the other slot; their manifests; what a manifest names, what `needs` says
-    /// it needs besides, and every named base of its base's identity; what is leased; [`GcOptions::roots`].
+    /// it needs besides, and every named base of its base's identity; what is leased; [`GcOptions::roots`]. [`Store::damaged_strays`] stay as well, unless
+    /// [`GcOptions::drop_damaged`].
     ///
     /// A crash at any moment leaves some of the blobs that were to go. The chain of generations is cut first, so that what is left of it
     /// is whole.
@@ -105,6 +111,7 @@ impl<S: Storage> Store<S> {
             bytes: 0,
             kept: plan.kept,
             leased: plan.leased,
+            damaged: plan.damaged,
             unrecorded: None,
         };
         if plan.first.is_empty() && plan.rest.is_empty() {
@@ -188,12 +195,15 @@ impl<S: Storage> Store<S> {
         }
         leased.iter().try_for_each(|digest| walk.document(*digest))?;
         let (needed, oldest) = (walk.needed, walk.oldest);
-        let unneeded: Vec<Digest> =
+        let mut unneeded: Vec<Digest> =
             all.iter().copied().filter(|digest| !needed.contains(digest)).collect();
+        let damaged =
+            if options.drop_damaged { Vec::new() } else { self.damaged_strays_among(&unneeded)? };
+        unneeded.retain(|digest| !damaged.contains(digest));
         let is_parent =
             |digest: &Digest| oldest.iter().any(|child: &Generation| child.parent == Some(*digest));
         let (first, rest): (Vec<Digest>, Vec<Digest>) = unneeded.into_iter().partition(is_parent);
-        Ok(Plan { kept: all.len() - first.len() - rest.len(), first, rest, leased })
+        Ok(Plan { kept: all.len() - first.len() - rest.len(), first, rest, leased, damaged })
     }
 }
 
@@ -218,4 +228,5 @@ struct Plan {
     rest: Vec<Digest>,
     kept: usize,
     leased: Vec<Digest>,
+    damaged: Vec<Digest>,
 }

@@ -7,6 +7,7 @@ mod log;
 mod names;
 mod pending;
 mod policy;
+mod strays;
 mod verify;
 mod walk;
 

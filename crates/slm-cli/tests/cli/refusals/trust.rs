@@ -104,7 +104,6 @@ fn signatures() {
     let other = ["sign", "both", "--signature", "good.minisig", "--public-key", "alice.pub"];
     transcript.refused(3, &other);
     transcript.refused(2, &["sign", "kjv", "--signature", "good.minisig"]);
-    // A stored signature that rots: nobody has signed it any more.
     place.json(["trust", "add", "alice", "alice.pub"]);
     place.json(["trust", "policy", "signed"]);
     transcript.accepted(&["activate", "kjv"]);
@@ -120,6 +119,37 @@ fn signatures() {
     transcript.refused(3, &["activate", "python"]);
     let shown = transcript.finish();
     insta::assert_snapshot!(without_keys(&shown, &place));
+}
+
+/// A stored signature that rots is damage, and not absence: neither trust nor a package nor gc passes over it.
+#[test]
+fn a_damaged_signature() {
+    let place = Place::with_active();
+    place.json(["key", "new", "alice"]);
+    let signed = place.json(["sign", "python", "--key", "alice.key"]);
+    place.json(["trust", "add", "alice", "alice.pub"]);
+    place.json(["trust", "policy", "signed"]);
+    let blob = text(&signed, "signature");
+    let path = place.store().join("blobs/sha256").join(blob.trim_start_matches("sha256:"));
+    let good = std::fs::read(&path).expect("a signature");
+    let put = |bytes: &[u8]| {
+        // Blobs are read-only: another file takes the name.
+        std::fs::remove_file(&path).expect("it is there");
+        std::fs::write(&path, bytes).expect("it is written");
+    };
+    let mut transcript = Transcript::new(&place);
+    put(&[&b"U"[..], &good[1..]].concat());
+    transcript.refused(7, &["activate", "python"]);
+    transcript.refused(7, &["pack", "python", "python.slm"]);
+    transcript.refused(7, &["export", "oci", "python", "layout"]);
+    transcript.run(&["gc"]);
+    put(&good);
+    transcript.accepted(&["activate", "python"]);
+    transcript.accepted(&["pack", "python", "python.slm"]);
+    put(b"");
+    transcript.run(&["gc", "--drop-damaged"]);
+    transcript.refused(3, &["activate", "kjv"]);
+    insta::assert_snapshot!(transcript.finish());
 }
 
 /// Puts a signature of `python` into the store that has alice's id and was made by somebody else's key, past the program, which checks it.

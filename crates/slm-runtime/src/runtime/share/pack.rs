@@ -29,7 +29,8 @@ impl<S: Storage> Runtime<S> {
     /// Writes a composition with everything it needs as one `.slm` file. The same composition gives the same bytes.
     ///
     /// # Errors
-    /// No such composition; what opening it refuses; `package-base-form`; what `out` says.
+    /// No such composition; what opening it refuses; `blob-damaged` also where a damaged blob may be a signature or a record that belongs into it;
+    /// `package-base-form`; what `out` says.
     pub fn pack(&self, reference: &Reference, out: &mut dyn Write) -> Result<Shared, RuntimeError> {
         let parts = self.parts(reference)?;
         // From here on no other process collects what is read.

@@ -83,6 +83,8 @@ impl<S: Storage> Runtime<S> {
         for record in &records {
             signatures.extend(self.signatures_of(*record)?);
         }
+        // What is left out must be known not to belong.
+        self.refuse_strays(&manifest)?;
         Ok(Parts { base, adapters, records, signatures, manifest })
     }
 

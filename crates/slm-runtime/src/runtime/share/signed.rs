@@ -16,7 +16,7 @@ impl<S: Storage> Runtime<S> {
     /// Looks at the first bytes of every blob: time grows with the number of blobs, not with their size.
     ///
     /// # Errors
-    /// What the storage says. A signature that is damaged is passed over.
+    /// What the storage says. A signature that is damaged is passed over: it is among [`slm_store::Store::damaged_strays`].
     pub fn signatures_of(&self, document: Digest) -> Result<Vec<(Digest, Vec<u8>)>, StoreError> {
         let mut signatures = Vec::new();
         for digest in self.store.blobs()? {
@@ -92,8 +92,9 @@ impl<S: Storage> Runtime<S> {
                 manifest: (kind == DocumentKind::Manifest).then_some(signed.digest),
             },
         )?;
-        let stored = self.store.has_blob(blob).and_then(|there| {
-            self.store.put_bytes(pending.lock(), document)?;
+        // One that is damaged is replaced.
+        let there = self.store.verify_blob(blob).is_ok();
+        let stored = self.store.put_bytes(pending.lock(), document).and_then(|_| {
             self.store.put_bytes(pending.lock(), &bytes)?;
             Ok(there)
         });
