@@ -100,6 +100,7 @@ fn dispatch(cli: Cli, output: Output) -> Result<(), CliError> {
         Command::Audit => command::audit::audit(&world),
         Command::Verify { deep } => command::verify::verify(&world, deep),
         Command::Gc { keep, drop_damaged } => command::gc::gc(&world, keep, drop_damaged),
+        Command::Recover { yes } => command::recover::recover(&world, yes),
         Command::Forget { name, kind } => command::forget::forget(&world, &name, kind),
         Command::Plan(args) => command::plan::plan(&world, &args),
         Command::Run(args) => command::run::run(&world, args),

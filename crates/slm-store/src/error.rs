@@ -87,6 +87,9 @@ pub enum StoreError {
         /// What is wrong with `active.b`.
         second: SlotFault,
     },
+    /// Neither slot tells what is active, and the audit log does not either.
+    #[error("the audit log does not say that anything was ever made active")]
+    NothingRecorded,
     /// A slot names a generation whose blob says something else.
     #[error("the active record names generation {generation}, whose {field} is another")]
     SlotContradicts {
@@ -238,6 +241,7 @@ impl Coded for StoreError {
             StoreError::SlotDamaged { .. }
             | StoreError::SlotUnusable { .. }
             | StoreError::SlotContradicts { .. } => "slot-damaged",
+            StoreError::NothingRecorded => "nothing-recorded",
             StoreError::NameDamaged { .. } | StoreError::JournalDamaged { .. } => "name-damaged",
             StoreError::Hidden { error, .. } => error.code(),
             StoreError::TooLong { .. } => "limit-exceeded",
@@ -254,14 +258,14 @@ impl Coded for StoreError {
 
     fn class(&self) -> ErrorClass {
         match self {
-            StoreError::NotFound { .. } => ErrorClass::NotFound,
+            StoreError::NotFound { .. } | StoreError::NothingRecorded => ErrorClass::NotFound,
             StoreError::Busy => ErrorClass::Busy,
             StoreError::BlobDamaged { .. }
+            | StoreError::StrayDamaged { .. }
             | StoreError::BlobMissing { .. }
             | StoreError::BaseMissing { .. }
             | StoreError::ManifestContradicts { .. }
             | StoreError::SlotUnusable { .. }
-            | StoreError::StrayDamaged { .. }
             | StoreError::SlotDamaged { .. }
             | StoreError::SlotContradicts { .. }
             | StoreError::NameDamaged { .. }
@@ -288,16 +292,22 @@ impl Coded for StoreError {
             StoreError::BlobDamaged { .. } => {
                 "import the same file again: a damaged blob is then replaced"
             }
+            StoreError::StrayDamaged { .. } => {
+                "bring it in again: a damaged blob is then replaced; or let go of what cannot be read: slm gc --drop-damaged"
+            }
             StoreError::LogDamaged { .. } => {
                 "keep the file as evidence under another name; a new log begins with the next change"
             }
             StoreError::NameDamaged { kind, name, .. } => {
-            StoreError::StrayDamaged { .. } => {
-                "bring it in again: a damaged blob is then replaced; or let go of what cannot be read: slm gc --drop-damaged"
-            }
                 return Some(format!(
                     "give the name anew with --replace, or take it away: remove the {kind} name {name}"
                 ));
+            }
+            StoreError::SlotDamaged { .. } => {
+                "slm recover takes from the audit log what was active last"
+            }
+            StoreError::NothingRecorded => {
+                "if nothing ever was active, remove active.a and active.b; else bring back the audit log that tells what was"
             }
             StoreError::JournalDamaged { .. } => {
                 "keep names.journal as evidence under another name: the names are then as they were before it"

@@ -62,8 +62,8 @@ pub use slot::{SlotFault, SlotProblem, SlotRecord};
 pub use storage::{Access, Blob, Storage, StorageFile};
 pub use store::{
     Active, AuditReport, Change, Committed, Finding, GcOptions, GcReport, Intent, Lease,
-    MAX_POLICY, NameChange, NameEntry, Needs, Pending, Place, Staged, Store, VerifyReport,
-    WriteLock,
+    MAX_POLICY, NameChange, NameEntry, Needs, Pending, Place, Recorded, Staged, Store,
+    VerifyReport, WriteLock,
 };
 
 /// The README, so that its example runs.

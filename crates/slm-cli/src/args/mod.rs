@@ -132,6 +132,12 @@ pub(crate) enum Command {
         #[arg(long)]
         drop_damaged: bool,
     },
+    /// Take from the audit log what was active last, where both active records are damaged
+    Recover {
+        /// Make it so; without this, only show what the log says
+        #[arg(long)]
+        yes: bool,
+    },
     /// Take a name away; what it stands for stays until gc finds that nothing needs it
     Forget {
         /// The name, also one whose record is damaged

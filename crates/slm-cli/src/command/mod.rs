@@ -12,6 +12,7 @@ pub(crate) mod document;
 pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod forget;
+pub(crate) mod recover;
 pub(crate) mod gc;
 pub(crate) mod import;
 pub(crate) mod inspect;

@@ -19,6 +19,7 @@ mod generation;
 mod import;
 mod machine;
 mod pause;
+mod recover;
 mod resident;
 mod rules;
 mod share;
@@ -120,6 +121,23 @@ pub struct Activation {
     /// What was active before.
     pub previous: Option<CompositionId>,
     /// False when nothing was to do.
+    pub changed: bool,
+}
+
+/// What the audit log says was active last, where the active records do not tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recovery {
+    /// The composition.
+    pub composition: CompositionId,
+    /// Digest of its manifest.
+    pub manifest: Digest,
+    /// Its generation number.
+    pub generation: u64,
+    /// When it was first activated.
+    pub time: String,
+    /// A later generation, of which the log does not know whether it became active.
+    pub unsure: Option<Digest>,
+    /// Whether it was made active now.
     pub changed: bool,
 }
 

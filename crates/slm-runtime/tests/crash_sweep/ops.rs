@@ -87,6 +87,22 @@ pub fn two_active(runtime: &Runtime<MemStorage>) {
     runtime.activate_composition(&text("kp"), NOW).expect("active");
 }
 
+/// Neither active record can be read.
+pub fn both_slots_damaged(runtime: &Runtime<MemStorage>) {
+    two_active(runtime);
+    for slot in ["active.a", "active.b"] {
+        runtime.store().storage().insert(slot, b"damaged");
+    }
+}
+
+/// There is no active record, though something was made active.
+pub fn both_slots_lost(runtime: &Runtime<MemStorage>) {
+    two_active(runtime);
+    for slot in ["active.a", "active.b"] {
+        runtime.store().storage().remove(slot).expect("memory");
+    }
+}
+
 /// Generations to collect, and a base that no name has any more.
 pub fn garbage(runtime: &Runtime<MemStorage>) {
     two_active(runtime);
@@ -189,6 +205,18 @@ pub fn ops() -> Vec<Op> {
             run: run!(Remove, runtime => {
                 runtime.remove_name(NameKind::Composition, &name("kp"), NOW).map(drop)
             }),
+        },
+        Op {
+            name: "recover",
+            heavy: false,
+            before: both_slots_damaged,
+            run: run!(Recover, runtime => runtime.recover(NOW).map(drop)),
+        },
+        Op {
+            name: "recover lost slots",
+            heavy: false,
+            before: both_slots_lost,
+            run: run!(RecoverLost, runtime => runtime.recover(NOW).map(drop)),
         },
         Op {
             name: "trust",

@@ -46,6 +46,8 @@ pub enum Operation {
     Evaluate,
     /// Take a name away.
     RemoveName,
+    /// Take from this log what was active, where the active records do not tell.
+    Recover,
 }
 
 /// How far an operation had come when a record was written.

@@ -170,17 +170,19 @@ impl<S: Storage> Store<S> {
                 }
             }
             self.storage.sync_dir(layout::ROOT)?;
-            lock.slots_synced.store(true, Ordering::Relaxed);
+            lock.slots_are_synced();
         }
         Ok(())
     }
 
     /// Puts the record in force into the slot that cannot be used, too.
     pub(super) fn heal_slots(&self, slots: &Slots) -> Result<(), StoreError> {
+        let (slot, bytes) = (layout::SLOTS[slots.next], slots.current.encode());
         if slots.exists[slots.next] {
-            self.storage.overwrite(layout::SLOTS[slots.next], &slots.current.encode())?;
+            self.storage.overwrite(slot, &bytes)
+        } else {
+            self.write_small(slot, &bytes, Access::Overwrite)
         }
-        Ok(())
     }
 
     pub(super) fn check_generation(&self, generation: &Generation) -> Result<(), StoreError> {

@@ -156,10 +156,18 @@ impl<S: Storage> Store<S> {
             return Ok((Outcome::Old, "nothing was staged"));
         }
         if let Some(generation) = open.generation {
-            let slots = self.slots()?;
+            let slots = match (self.slots(), open.operation) {
+                (Err(StoreError::SlotDamaged { .. }), Operation::Recover) => {
+                    return Ok((Outcome::Old, "neither active record can be read, as before"));
+                }
+                (slots, _) => slots?,
+            };
             self.sync_slots(lock, &slots)?;
             let active = self.active()?.map(|active| active.generation);
             return Ok(if active == Some(generation) {
+                if open.operation == Operation::Recover && slots.fault.is_some() {
+                    self.heal_slots(&slots)?;
+                }
                 (Outcome::New, "the active record names the new generation")
             } else if slots.fault.is_some() {
                 self.heal_slots(&slots)?;

@@ -7,6 +7,7 @@ mod log;
 mod names;
 mod pending;
 mod policy;
+mod recover;
 mod strays;
 mod verify;
 mod walk;
@@ -27,6 +28,7 @@ use log::LogState;
 pub use names::NameEntry;
 pub use pending::{Change, Committed, Intent, Pending, Staged};
 pub use policy::MAX_POLICY;
+pub use recover::Recorded;
 pub use verify::{Finding, VerifyReport};
 pub use walk::{Needs, Place};
 
@@ -52,6 +54,13 @@ pub struct WriteLock {
     /// The end of the log, or why it cannot be told.
     log: Result<LogState, StoreError>,
     _guard: Box<dyn Any + Send + Sync>,
+}
+
+impl WriteLock {
+    /// What is in force was synced under this lock.
+    fn slots_are_synced(&self) {
+        self.slots_synced.store(true, Ordering::Relaxed);
+    }
 }
 
 impl<S: Storage> Store<S> {

@@ -34,6 +34,9 @@ pub struct Intent {
 pub enum Change {
     /// Makes a generation the active one, as [`Store::commit`] does.
     Activate(Generation),
+    /// Makes the generation the active one that [`Store::recorded_generation`] tells of, where neither slot tells what is active: a fresh record
+    /// goes into both.
+    Recover(Generation),
     /// Makes a name stand for a record, as [`Store::set_name`] does.
     SetName {
         /// The kind of the name.
@@ -84,7 +87,7 @@ pub struct Staged<'a, S: Storage> {
 pub struct Committed {
     /// False where everything was so already.
     pub changed: bool,
-    /// The generation that is active now, for [`Change::Activate`].
+    /// The generation that is active now, for [`Change::Activate`] and [`Change::Recover`].
     pub generation: Option<Digest>,
     /// The change is made and durable, but the log could not be told; the next operation tells it.
     pub unrecorded: Option<StoreError>,
@@ -187,6 +190,12 @@ impl<'a, S: Storage> Pending<'a, S> {
                 self.record.generation =
                     Some(self.store.put_bytes(self.lock, &generation.encode())?);
             }
+            Change::Recover(generation) => {
+                self.store.check_recovery(generation)?;
+                self.record.composition = Some(generation.composition);
+                self.record.manifest = Some(generation.manifest);
+                self.record.generation = Some(Digest::of(&generation.encode()));
+            }
             Change::SetName { kind, name, record, replace } => {
                 self.record.kind = Some(*kind);
                 self.record.name = Some(name.clone());
@@ -236,7 +245,7 @@ impl<S: Storage> Staged<'_, S> {
         self.pending.at(now)
     }
 
-    /// The generation's blob, for [`Change::Activate`].
+    /// The generation's blob, for [`Change::Activate`] and [`Change::Recover`].
     pub fn generation(&self) -> Option<Digest> {
         self.pending.record.generation
     }
@@ -253,6 +262,10 @@ impl<S: Storage> Staged<'_, S> {
             Change::Activate(generation) => {
                 let digest = self.generation().expect("BUG: staged without its generation");
                 store.commit_stored(lock, digest, generation)
+            }
+            Change::Recover(generation) => {
+                let digest = self.generation().expect("BUG: staged without its generation");
+                store.recover_slots(lock, digest, generation)
             }
             Change::SetName { kind, name, record, replace } => {
                 store.set_name(lock, *kind, name, record, *replace)
@@ -296,6 +309,11 @@ impl<S: Storage> Staged<'_, S> {
                 store
                     .active()
                     .is_ok_and(|active| active.map(|active| active.generation) != generation)
+            }
+            // The old state is that nothing tells what is active.
+            Change::Recover(_) => {
+                let active = store.active().ok().flatten();
+                active.map(|active| active.generation) != self.generation()
             }
             Change::SetName { kind, name, record, .. } => {
                 !matches!(store.name(*kind, name), Ok(Some(found)) if found == *record)

@@ -198,12 +198,12 @@ impl<S: Storage> Store<S> {
 }
 
 /// Whether the record says for certain that its generation became the active one.
-fn is_made_active(record: &AuditRecord) -> bool {
+pub(super) fn is_made_active(record: &AuditRecord) -> bool {
     is_in_force(record) && record.outcome != Some(Outcome::Unknown)
 }
 
 /// Whether the record says that its generation is the active one, or may be.
-fn is_in_force(record: &AuditRecord) -> bool {
+pub(super) fn is_in_force(record: &AuditRecord) -> bool {
     record.generation.is_some()
         && match record.stage {
             Stage::Committed | Stage::Unchanged => true,

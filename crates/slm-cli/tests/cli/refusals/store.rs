@@ -124,6 +124,58 @@ fn damaged_records() {
     insta::assert_snapshot!(transcript.finish());
 }
 
+/// Both records of what is active are lost: the log tells what was.
+#[test]
+fn recovery() {
+    let place = Place::with_active();
+    place.json(["activate", "kjv"]);
+    let before = place.json(["status"]);
+    let slots = ["active.a", "active.b"].map(|slot| (slot, get(&place, slot)));
+    let log = get(&place, "audit.log");
+    let mut transcript = Transcript::new(&place);
+    transcript.run(&["recover"]);
+    transcript.run(&["recover", "--yes"]);
+    slots.iter().for_each(|(slot, bytes)| put(&place, slot, &bytes[..40]));
+    transcript.refused(7, &["status"]);
+    transcript.refused(7, &["gc"]);
+    // What the log says must be whole: its own chain, and every blob that is needed.
+    let mut bent = get(&place, "audit.log");
+    bent[100] ^= 1;
+    let whole = get(&place, "audit.log");
+    put(&place, "audit.log", &bent);
+    transcript.refused(7, &["recover"]);
+    transcript.refused(7, &["recover", "--yes"]);
+    std::fs::remove_file(place.store().join("audit.log")).expect("it is there");
+    transcript.refused(4, &["recover"]);
+    transcript.refused(4, &["recover", "--yes"]);
+    put(&place, "audit.log", &whole);
+    let kjv = record(&place, "adapter/kjv");
+    let path = blob_path(text(&kjv, "blob"));
+    let path = path.to_str().expect("a path");
+    let bytes = get(&place, path);
+    std::fs::remove_file(place.store().join(path)).expect("it is there");
+    transcript.refused(7, &["recover", "--yes"]);
+    put(&place, path, &bytes[1..]);
+    transcript.refused(7, &["recover", "--yes"]);
+    put(&place, path, &bytes);
+    place.json(["key", "new", "alice"]);
+    place.json(["trust", "add", "alice", "alice.pub"]);
+    place.json(["trust", "policy", "signed"]);
+    transcript.refused(3, &["recover", "--yes"]);
+    place.json(["trust", "policy", "none"]);
+    // Shown, and nothing done, until somebody says yes.
+    transcript.run(&["recover"]);
+    transcript.refused(7, &["status"]);
+    transcript.run(&["recover", "--yes"]);
+    assert_eq!(place.json(["status"]), before);
+    transcript.accepted(&["verify", "--deep"]);
+    transcript.run(&["recover", "--yes"]);
+    transcript.accepted(&["rollback"]);
+    transcript.accepted(&["gc"]);
+    assert!(get(&place, "audit.log").starts_with(&log));
+    insta::assert_snapshot!(transcript.finish());
+}
+
 /// A record of what is active that names this generation, its checksum right.
 fn slot(place: &Place, sequence: u64, generation: Digest, of: &Value) -> Vec<u8> {
     let digest = |field: &str| text(of, field).parse::<Digest>().expect("a digest").to_bytes();
