@@ -117,7 +117,12 @@ fn a_copy_of_the_base_is_compared() {
     assert_eq!(error.code(), "adapter-base-copy");
     assert!(error.to_string().contains("row 19, column 136"), "{error}");
     assert_eq!(parsed.resolve(&tiny()).unwrap_err().code(), "adapter-base-copy");
-    assert!(parsed.resolve_alone().is_ok());
+    // Without a base nothing was compared, so nothing is said to be the base's own.
+    let alone = parsed.resolve_alone().unwrap();
+    assert!(alone.dropped.is_empty());
+    assert!(alone.warnings.iter().any(|warning| {
+        warning.contains(".base_layer.weight") && warning.contains("not compared")
+    }));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use slm_manifest::config::Architecture;
 
 use super::build::{Builder, adapted_shape};
 use super::config::{Config, PeftType};
-use super::report::{BindingReport, report};
+use super::report::{BindingReport, Copies, report};
 use super::tensors::{Factors, Named, Tensors};
 use crate::bind::expect_invocable;
 use crate::kind::expect_effect;
@@ -78,12 +78,12 @@ impl PeftAdapter {
     /// the configuration says, or another shape than the base asks for; when the file has a copy of a base weight that is not the base's; when it
     /// claims tied weights and has one half.
     pub fn resolve(&self, base: &BaseShape<'_>) -> Result<(Adapter, BindingReport), OverlayError> {
-        let dropped = self.compare_copies(base)?;
-        self.resolve_with(base, dropped)
+        let copies = Copies::Compared(self.compare_copies(base)?);
+        self.resolve_with(base, copies)
     }
 
     /// Everything that [`PeftAdapter::resolve`] finds wrong without knowing the base: the adapter on a base that has just the modules of the
-    /// file, in the shapes of its factors. The report's names are canonical.
+    /// file, in the shapes of its factors. The report's names are canonical; a copy of a base weight is in its warnings, for it was not compared.
     ///
     /// # Errors
     /// As [`PeftAdapter::resolve`], but for what only the base can tell.
@@ -122,14 +122,14 @@ impl PeftAdapter {
             tensors,
             weights: None,
         };
-        let dropped = self.tensors.copies.values().map(|copy| copy.tensor.clone()).collect();
-        self.resolve_with(&base, dropped).map(|(_, report)| report)
+        let copies = self.tensors.copies.values().map(|copy| copy.tensor.clone()).collect();
+        self.resolve_with(&base, Copies::Uncompared(copies)).map(|(_, report)| report)
     }
 
     fn resolve_with(
         &self,
         base: &BaseShape<'_>,
-        dropped: Vec<String>,
+        copies: Copies,
     ) -> Result<(Adapter, BindingReport), OverlayError> {
         let modules = base_modules(base);
         let targeted: Vec<&BaseModule> = modules
@@ -161,7 +161,7 @@ impl PeftAdapter {
         expect_invocable(&self.config.invocation, base)?;
         let tied = self.tied(&resolved, base)?;
         let unsaved = |path: &str| !self.tensors.modules.contains_key(path);
-        let mut report = report(&self.config, &resolved, base, &targeted, &unsaved, dropped, tied)?;
+        let mut report = report(&self.config, &resolved, base, &targeted, &unsaved, copies, tied)?;
         report.warnings.extend(self.unread.iter().map(|key| {
             let key: String = key.chars().take(80).collect();
             format!("the entry {key:?} of the weights' metadata is not read")

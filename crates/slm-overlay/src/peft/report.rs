@@ -13,9 +13,12 @@ pub struct BindingReport {
     pub targets: Vec<TouchedTensor>,
     /// Every entry of `target_modules`, in the file's order.
     pub patterns: Vec<MatchedPattern>,
-    /// Tensors of the file that were not needed: copies of base weights that are the base's own.
+    /// Tensors of the file that were not needed: copies of base weights that were compared and are the base's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<String>,
+    /// Files beside the adapter that nothing reads and that hold no weights, by name. What could hold some is in the warnings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
     /// What is odd but changes nothing.
     pub warnings: Vec<String>,
 }
@@ -49,8 +52,17 @@ impl BindingReport {
     pub fn of(adapter: &Adapter) -> BindingReport {
         let targets = touched(adapter.modules());
         let warnings = zero_scales(&targets).collect();
-        BindingReport { targets, patterns: Vec::new(), dropped: Vec::new(), warnings }
+        let (patterns, dropped, unread) = (Vec::new(), Vec::new(), Vec::new());
+        BindingReport { targets, patterns, dropped, unread, warnings }
     }
+}
+
+/// Copies of base weights in a file, by their names there.
+pub(super) enum Copies {
+    /// Each is the base's own.
+    Compared(Vec<String>),
+    /// No base was there to compare them with.
+    Uncompared(Vec<String>),
 }
 
 pub(super) fn report(
@@ -59,7 +71,7 @@ pub(super) fn report(
     base: &BaseShape<'_>,
     targeted: &[&BaseModule],
     unsaved: &dyn Fn(&str) -> bool,
-    dropped: Vec<String>,
+    copies: Copies,
     tied_split: bool,
 ) -> Result<BindingReport, OverlayError> {
     let mut warnings = Vec::new();
@@ -105,13 +117,26 @@ pub(super) fn report(
         }
     }
     warnings.extend(zero_scales(&targets));
-    warnings.extend(dropped.iter().map(|tensor| {
-        format!("{tensor}: a copy of the base's own weight; it is not needed and was left out")
-    }));
+    let dropped = match copies {
+        Copies::Compared(dropped) => {
+            warnings.extend(dropped.iter().map(|tensor| {
+                format!(
+                    "{tensor}: a copy of the base's own weight; it is not needed and was left out"
+                )
+            }));
+            dropped
+        }
+        Copies::Uncompared(tensors) => {
+            warnings.extend(tensors.iter().map(|tensor| {
+                format!("{tensor}: a copy of a base weight, not compared: no base was given")
+            }));
+            Vec::new()
+        }
+    };
     if tied_split {
         warnings.push(TIED_SPLIT.into());
     }
-    Ok(BindingReport { targets, patterns, dropped, warnings })
+    Ok(BindingReport { targets, patterns, dropped, unread: Vec::new(), warnings })
 }
 
 fn touched(modules: &[Module]) -> Vec<TouchedTensor> {
