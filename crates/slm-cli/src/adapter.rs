@@ -1,5 +1,9 @@
 //! Adapters as files: which format each is in, read and checked as far as no base is needed.
 
+mod folder;
+
+pub(crate) use folder::Beside;
+
 use std::path::Path;
 
 use slm_format::gguf::Gguf;
@@ -106,10 +110,12 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
     let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
     let added = read_if_there(&folder.join("added_tokens.json"))?;
     let special = read_if_there(&folder.join("tokenizer_config.json"))?;
+    let beside = Beside::of(folder)?;
     let tokens = ClaimedTokens::read(tokenizer.as_deref(), added.as_deref(), special.as_deref())?;
     Ok(Box::new(move |shape| {
         let parsed = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?;
-        let (adapter, report) = parsed.resolve(shape)?;
+        let (adapter, mut report) = parsed.resolve(shape)?;
+        beside.add_to(&mut report);
         Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: tokens.clone() })
     }))
 }
@@ -176,8 +182,9 @@ pub(crate) fn report_lines(report: &BindingReport, warnings: &[String]) -> Vec<S
     let patterns =
         report.patterns.iter().map(|p| format!("pattern {} matched {}", p.pattern, p.matched));
     let dropped = report.dropped.iter().map(|tensor| format!("dropped {tensor}"));
+    let unread = report.unread.iter().map(|file| format!("not read {file:?}"));
     let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
-    patterns.chain(dropped).chain(warnings).collect()
+    patterns.chain(dropped).chain(unread).chain(warnings).collect()
 }
 
 /// An adapter of a format that names no base.

@@ -34,6 +34,7 @@ pub(crate) fn inspect(
         "modules": modules,
         "patterns": report.patterns,
         "dropped": report.dropped,
+        "unread": report.unread,
         "warnings": warnings,
     });
     let mut lines = vec![

@@ -80,6 +80,7 @@ pub(crate) fn adapter(
         "targets": report.targets,
         "patterns": report.patterns,
         "dropped": report.dropped,
+        "unread": report.unread,
         "warnings": warnings,
     });
     let mut lines = vec![

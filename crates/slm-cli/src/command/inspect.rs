@@ -16,7 +16,7 @@ use slm_runtime::error::{ActivationError, ModelError};
 use slm_runtime::load::{Base, Bytes, ModelFormat};
 use slm_store::{NameKind, NameRecord, Storage, StoreError};
 
-use crate::adapter::{read_adapter, report_lines, warnings};
+use crate::adapter::{Beside, read_adapter, report_lines, warnings};
 use crate::args::{AdapterFormat, KindArg};
 use crate::command::compose::{adapter_lines, adapters_of};
 use crate::command::document;
@@ -163,13 +163,16 @@ fn folder(path: &Path) -> Result<Report, CliError> {
         let _resolve = read_adapter(path, AdapterFormat::Peft, None)?;
         let weights = map(&path.join("adapter_model.safetensors"))?;
         let config = read(&path.join("adapter_config.json"))?;
-        let report = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?.resolve_alone()?;
+        let adapter = PeftAdapter::parse(&config, (*weights).as_ref(), &LIMITS)?;
+        let mut report = adapter.resolve_alone()?;
+        Beside::of(path)?.add_to(&mut report);
         let (mut object, _) = safetensors((*weights).as_ref())?;
         object["kind"] = json!("peft-adapter");
         object["targets"] = json!(report.targets);
         let warnings = warnings(&report, false);
         object["patterns"] = json!(report.patterns);
         object["dropped"] = json!(report.dropped);
+        object["unread"] = json!(report.unread);
         object["warnings"] = json!(warnings);
         let mut lines = vec![format!("an adapter on {} tensors", report.targets.len())];
         lines.extend(

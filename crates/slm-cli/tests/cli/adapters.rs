@@ -210,6 +210,53 @@ fn what_a_binding_found_is_told_by_every_command_that_binds() {
         warnings.filter_map(|w| w.as_str()?.split(':').next().map(str::to_owned)).collect()
     };
     assert!(codes(&shown).contains(&"tied-split".to_owned()), "{shown}");
-    // Without a base as much as is known.
+    // Without a base as much as is known: a copy of a base weight is not said to be the base's own.
     assert!(codes(&alone).contains(&"undeclared".to_owned()), "{alone}");
+    assert_eq!(alone["dropped"], json!([]));
+    let copy = &shown["dropped"][0].as_str().expect("a name");
+    let told = alone["warnings"].as_array().expect("a list").iter().filter_map(Value::as_str);
+    let told: Vec<&str> = told.filter(|warning| warning.starts_with(copy)).collect();
+    assert!(told.len() == 1 && told[0].ends_with("not compared: no base was given"), "{told:?}");
+}
+
+/// Nothing beside an adapter is passed over in silence: what could hold weights is a warning wherever the adapter is bound or looked into.
+#[test]
+fn files_beside_an_adapter_are_told() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    copy_folder(&golden("tiny-kjv"), &place.path("qv"));
+    let folder = place.arg("qv");
+    let plain = import(&place, "tiny", "plain", &folder, &[]);
+    assert_eq!(plain["unread"], json!([]));
+    for name in [
+        "adapter_model.bin",
+        "adapter_model.safetensors.index.json",
+        "new_embeddings.safetensors",
+        "optimizer.pt",
+        "README.md",
+    ] {
+        std::fs::write(place.path("qv").join(name), "x").expect("written");
+    }
+    std::fs::create_dir(place.path("qv").join("checkpoint-8")).expect("a folder");
+    let model = golden("tiny-q8_0.gguf");
+    let imported = import(&place, "tiny", "more", &folder, &[]);
+    assert_eq!(imported["adapter"], plain["adapter"]);
+    let base = ["adapter", "inspect", &folder, "--base", "tiny"];
+    for object in [imported, place.json(base), place.json(["inspect", &folder])] {
+        assert_eq!(object["unread"], json!(["README.md", "optimizer.pt"]));
+        let warnings = object["warnings"].as_array().expect("a list").iter();
+        let told = warnings.filter_map(|w| w.as_str()?.split(" is not read: ").next());
+        let told: Vec<&str> = told.filter(|name| name.starts_with('"')).collect();
+        let expected = [
+            "\"adapter_model.bin\"",
+            "\"adapter_model.safetensors.index.json\"",
+            "\"checkpoint-8\"",
+            "\"new_embeddings.safetensors\"",
+        ];
+        assert_eq!(told, expected);
+    }
+    let run = ["run", "x", "--max-tokens", "1", "--model", &model, "--adapter", &folder];
+    let stderr = place.run(run).stderr;
+    assert!(stderr.contains("new_embeddings.safetensors\" is not read"), "{stderr}");
+    assert!(!stderr.contains("README"), "{stderr}");
 }
