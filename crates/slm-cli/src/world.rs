@@ -72,9 +72,27 @@ impl World {
     }
 }
 
-/// Who the log shall name: the user, where the environment tells and the name can be one.
+/// Who the log shall name: the user whose process this is, as the system has it. What the environment says is anybody's to choose.
+#[cfg(unix)]
 pub(crate) fn actor() -> Option<Name> {
-    std::env::var("USER").ok()?.parse().ok()
+    let id = rustix::process::getuid().as_raw();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    user(&users, id).or_else(|| format!("uid-{id}").parse().ok())
+}
+
+/// Where there are no numbers of users, what the environment says.
+#[cfg(not(unix))]
+pub(crate) fn actor() -> Option<Name> {
+    std::env::var("USERNAME").ok()?.parse().ok()
+}
+
+/// The name of the user of this number in the system's list, where it can be a name of ours.
+#[cfg(unix)]
+fn user(users: &str, id: u32) -> Option<Name> {
+    let line = users
+        .lines()
+        .find(|line| line.split(':').nth(2).and_then(|number| number.parse().ok()) == Some(id))?;
+    line.split(':').next()?.parse().ok()
 }
 
 /// Now, as RFC 3339 in UTC.
@@ -158,6 +176,16 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(unix)]
+    #[test]
+    fn users_have_names_or_numbers() {
+        let users = "root:x:0:0:root:/root:/bin/sh\n# 7\nbad\n-odd name:x:7:7::/:\nalice:x:1000:1000:Alice:/home/alice:\n";
+        let name = |id| super::user(users, id).map(|name| name.to_string());
+        assert_eq!(name(0).as_deref(), Some("root"));
+        assert_eq!(name(1000).as_deref(), Some("alice"));
+        assert_eq!((name(7), name(8)), (None, None));
+    }
+
     #[test]
     fn times_are_rfc_3339() {
         // `date -u -d @N` by GNU coreutils.

@@ -74,6 +74,26 @@ fn audit_tells_who_did_what_and_finds_a_changed_line() {
     assert_eq!(place.json(["audit"]), object);
 }
 
+/// The system's word for who it was, and not the environment's.
+#[cfg(unix)]
+#[test]
+fn audit_names_the_user_whose_process_it_was() {
+    let place = Place::with_tiny();
+    let mut command = place.command(["compose", "base", "--base", "tiny"]);
+    let ran = crate::common::finish(command.env("USER", "mallory").env("LOGNAME", "mallory"));
+    assert_eq!(ran.exit, 0, "{ran:?}");
+    let records = place.json(["audit"]);
+    let who = records["records"].as_array().and_then(|records| records.last()).expect("a record")
+        ["actor"]
+        .clone();
+    let id = |what: &str| {
+        let output = std::process::Command::new("id").arg(what).output().expect("id of coreutils");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    let (number, name) = (format!("uid-{}", id("-u")), id("-un"));
+    assert!(who == number.as_str() || who == name.as_str(), "{who} is neither {number} nor {name}");
+}
+
 #[test]
 fn verify_names_what_is_broken() {
     let place = Place::with_active();
