@@ -1,6 +1,6 @@
 //! Files that a person asked for: they appear whole or not at all.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -39,11 +39,7 @@ impl OutFile {
             _ => {
                 // Through a link, the file that it names is replaced.
                 let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-                let folder = match path.parent() {
-                    Some(folder) if !folder.as_os_str().is_empty() => folder,
-                    _ => Path::new("."),
-                };
-                Target::Temporary(temporary(folder).map_err(io)?)
+                Target::Temporary(temporary(&path).map_err(io)?)
             }
         };
         Ok(OutFile { path: path.to_owned(), target, keeps_old: false })
@@ -182,17 +178,63 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], secret: bool) -> Result<(), C
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io)
 }
 
-/// A temporary file with the permissions of a file that a person makes.
+/// Behind the name of the file that it is to become, and before what tells one from another.
+const PART: &str = ".slm-part-";
+
+/// A temporary file beside `path`, locked for as long as it is open. What killed writers of the same file have left is removed.
+fn temporary(path: &Path) -> std::io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // A part of the name, so that the whole is not too long for a name.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let prefix = format!(".{}{PART}", name.chars().take(40).collect::<String>());
+    remove_left_behind(folder, &prefix);
+    for _ in 0..TRIES {
+        let file = with_permissions(&prefix).tempfile_in(folder).map_err(plain)?;
+        // Another writer may have looked at it before it was locked, and taken it for left behind.
+        let is_held = !matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
+        if is_held && file.path().exists() {
+            return Ok(file);
+        }
+    }
+    Err(std::io::ErrorKind::ResourceBusy.into())
+}
+
+/// How often another writer can take a file away before it is locked.
+const TRIES: usize = 16;
+
+/// Removes files of this prefix that nobody has locked: the system gives a lock back when its holder dies.
+fn remove_left_behind(folder: &Path, prefix: &str) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let is_one = entry.file_name().to_string_lossy().starts_with(prefix)
+            && entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_one
+            && let Ok(file) = File::options().write(true).open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            // What cannot be removed is in nobody's way.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// With the permissions of a file that a person makes.
 #[cfg(unix)]
-fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+fn with_permissions(prefix: &str) -> tempfile::Builder<'_, '_> {
     use std::os::unix::fs::PermissionsExt as _;
-    let permissions = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map_err(plain)
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).permissions(std::fs::Permissions::from_mode(0o666));
+    builder
 }
 
 #[cfg(not(unix))]
-fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
-    NamedTempFile::new_in(folder).map_err(plain)
+fn with_permissions(prefix: &str) -> tempfile::Builder<'_, '_> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    builder
 }
 
 /// The error without the name of a file that nobody asked for.

@@ -36,6 +36,57 @@ fn a_key_pair_is_made_once_and_the_secret_half_is_private() {
     assert_eq!(place.snapshot(), None);
 }
 
+/// What a killed `pack` has left goes with the next one to the same place; what a living one writes stays.
+#[test]
+fn files_that_a_killed_pack_left_are_removed() {
+    let place = Place::with_active();
+    let left = place.path(".both.slm.slm-part-killed");
+    let living = place.path(".both.slm.slm-part-living");
+    let others = [place.path(".other.slm.slm-part-killed"), place.path("both.slm.slm-part-x")];
+    for path in [&left, &living, &others[0], &others[1]] {
+        std::fs::write(path, "part").expect("it is written");
+    }
+    let lock = std::fs::File::options().write(true).open(&living).expect("the file");
+    lock.lock().expect("nobody has it");
+    place.json(["pack", "both", "both.slm"]);
+    assert!(!left.exists());
+    assert!(living.exists() && others.iter().all(|path| path.exists()));
+    drop(lock);
+    place.json(["pack", "both", "both.slm"]);
+    assert!(!living.exists());
+    let names = std::fs::read_dir(place.dir.path()).expect("the place");
+    let parts =
+        names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".both"));
+    assert_eq!(parts.count(), 0, "and leaves nothing itself");
+}
+
+/// Killed at some moment, again and again: at most what the last one left is there.
+#[cfg(unix)]
+#[test]
+fn killed_packs_do_not_pile_up() {
+    let place = Place::with_active();
+    let parts = || {
+        let names = std::fs::read_dir(place.dir.path()).expect("the place");
+        names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).count()
+    };
+    let began = std::time::Instant::now();
+    place.json(["pack", "both", "both.slm"]);
+    let whole = began.elapsed();
+    let mut left = 0;
+    for at in 1..=12 {
+        let mut child = place.command(["pack", "both", "both.slm"]).spawn().expect("it starts");
+        std::thread::sleep(whole.mul_f64(f64::from(at) / 12.0));
+        // One that is through already cannot be killed.
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        assert!(parts() <= 1, "{} files are left", parts());
+        left += parts();
+    }
+    println!("{left} of 12 killed packs left a file");
+    place.json(["pack", "both", "both.slm"]);
+    assert_eq!(parts(), 0);
+}
+
 #[test]
 fn a_key_under_a_password_signs_with_it_alone() {
     let place = Place::with_active();
