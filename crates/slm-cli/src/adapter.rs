@@ -64,6 +64,9 @@ pub(crate) fn read_adapter(
                     "factors alone are no adapter; give the folder that also has adapter_config.json",
                 );
             }
+            None if is_pickle(path, head) => {
+                return Err(CliError::Pickle { path: path.to_owned() });
+            }
             None => {
                 return wrong("neither a PEFT folder nor a .slm, GGUF or binary LoRA file");
             }
@@ -97,10 +100,7 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
     if !weights_path.exists() {
         let pickled = folder.join("adapter_model.bin");
         if pickled.exists() {
-            return Err(CliError::Format {
-                path: pickled,
-                reason: "a pickle can run code when it is read; save the adapter again with safe_serialization=True",
-            });
+            return Err(CliError::Pickle { path: pickled });
         }
         return Err(missing("adapter_model.safetensors").into());
     }
@@ -118,6 +118,14 @@ fn read_peft(folder: &Path) -> Result<ReadAdapter, CliError> {
         beside.add_to(&mut report);
         Ok(ResolvedAdapter { adapter, report, bound_to: None, tokens: tokens.clone() })
     }))
+}
+
+/// Whether a file is what `torch.save` writes: a pickle, or a zip of pickles under one of the names that those have.
+pub(crate) fn is_pickle(path: &Path, head: &[u8]) -> bool {
+    let named = ["bin", "pt", "pth", "ckpt", "pkl"]
+        .iter()
+        .any(|end| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(end)));
+    named && head.starts_with(b"PK\x03\x04") || matches!(head, [0x80, 2..=5, ..])
 }
 
 fn read_gguf(path: &Path, bytes: &[u8]) -> Result<ReadAdapter, CliError> {

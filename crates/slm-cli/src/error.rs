@@ -74,6 +74,12 @@ pub(crate) enum CliError {
         /// What it is not.
         reason: &'static str,
     },
+    /// An adapter as torch pickles it. Reading one can run code, so none is read.
+    #[error("{path}: a pickle can run code when it is read")]
+    Pickle {
+        /// The path.
+        path: PathBuf,
+    },
     /// The local policy is wrong, wherever that is found.
     #[error("the local policy, {POLICY_FILE} in the store: {0}")]
     Policy(#[from] slm_manifest::PolicyError),
@@ -144,6 +150,7 @@ impl Coded for CliError {
             CliError::Missing { .. } => "option-missing",
             CliError::Value { .. } => "option-value",
             CliError::Format { .. } => "unknown-format",
+            CliError::Pickle { .. } => "adapter-pickle",
             CliError::Policy(error) => error.code(),
             CliError::Evaluation(error) => error.code(),
             CliError::Unclean { .. } => "store-unclean",
@@ -162,7 +169,9 @@ impl Coded for CliError {
             | CliError::Missing { .. }
             | CliError::Value { .. } => ErrorClass::Usage,
             CliError::Policy(error) => error.class(),
-            CliError::Format { .. } | CliError::Exists { .. } => ErrorClass::Refused,
+            CliError::Format { .. } | CliError::Pickle { .. } | CliError::Exists { .. } => {
+                ErrorClass::Refused
+            }
             CliError::Evaluation(error) => error.class(),
             CliError::Unclean { .. } => ErrorClass::Damaged,
             CliError::Panic { .. } | CliError::Disagree { .. } => ErrorClass::Bug,
@@ -175,6 +184,9 @@ impl Coded for CliError {
                 advice(error.code()).map(str::to_owned).or_else(|| error.hint())
             }
             CliError::CommandLine { usage, .. } => usage.clone(),
+            CliError::Pickle { .. } => {
+                Some("save the adapter again with safe_serialization=True".to_owned())
+            }
             _ => None,
         }
     }

@@ -106,24 +106,26 @@ impl Adapter {
     /// The adapter whose section `bytes` is. Its identity is computed from the content and compared with the one the section claims.
     ///
     /// # Errors
-    /// [`OverlayError::Section`], [`OverlayError::Identity`], and whatever makes a factor or an adapter unusable.
+    /// [`OverlayError::Section`], [`OverlayError::SectionVersion`], [`OverlayError::Identity`], and whatever makes a factor or an adapter unusable.
     pub fn from_section(bytes: &[u8], limits: &Limits) -> Result<Adapter, OverlayError> {
         let mut reader = Reader::new(bytes);
         let read_error = |error: slm_format::ReadError| refuse(error.to_string());
         let header_len =
             reader.count("length of the header", limits.max_header_bytes, 1).map_err(read_error)?;
         let header_bytes = reader.take("header", header_len as u64).map_err(read_error)?;
-        if header_bytes.first() == Some(&(section::VERSION as u8)) {
-            return section::read(header_bytes, reader, limits);
+        // Every version begins with its number.
+        match postcard::take_from_bytes::<u32>(header_bytes) {
+            Ok((section::VERSION, _)) => return section::read(header_bytes, reader, limits),
+            Ok((found, _)) if found != VERSION => {
+                return Err(OverlayError::SectionVersion { found, newest: section::VERSION });
+            }
+            _ => {}
         }
         let header = match postcard::take_from_bytes::<Header<'_>>(header_bytes) {
             Ok((header, [])) => header,
             Ok((_, rest)) => return Err(refuse(format!("{} bytes follow the header", rest.len()))),
             Err(error) => return Err(refuse(format!("the header is not one: {error}"))),
         };
-        if header.version != VERSION {
-            return Err(refuse(format!("version {}, expected {VERSION}", header.version)));
-        }
         match AdapterKind::from_name(header.kind) {
             Some(AdapterKind::Lora) => {}
             _ => {

@@ -50,17 +50,16 @@ impl GgufAdapter {
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<GgufAdapter, OverlayError> {
         let file = Gguf::parse(bytes, limits)?;
         let metadata = file.metadata();
-        for (key, expected) in [(TYPE, "adapter"), (KIND, "lora")] {
-            let found = metadata.require_str(key)?;
-            if found != expected {
-                return Err(field(key, format!("{:?}", excerpt(found)), expected_text(expected)));
-            }
+        let found = metadata.require_str(TYPE)?;
+        if found != "adapter" {
+            return Err(field(TYPE, format!("{:?}", excerpt(found)), "\"adapter\""));
+        }
+        let kind = metadata.require_str(KIND)?;
+        if kind != "lora" {
+            return Err(OverlayError::Kind { peft_type: excerpt(kind) });
         }
         let architecture = excerpt(metadata.require_str(ARCHITECTURE)?);
         let alpha = metadata.f32(ALPHA)?;
-        if let Some(alpha) = alpha.filter(|alpha| !alpha.is_finite()) {
-            return Err(field(ALPHA, alpha.to_string(), "a finite number"));
-        }
         let invocation = match metadata.get(INVOCATION) {
             None => Vec::new(),
             Some(value) => tokens(value).ok_or_else(|| {
@@ -79,6 +78,12 @@ impl GgufAdapter {
             warnings.push(format!("the entry {:?} is not read", excerpt(key)));
         }
         let pairs = pairs(file.tensors())?;
+        if let Some(alpha) = alpha.filter(|alpha| !alpha.is_finite()) {
+            let first = pairs.iter().next();
+            let (module, rank) =
+                first.map_or((ALPHA, 0), |(target, (_, b))| (target.as_str(), b.cols()));
+            return Err(OverlayError::Scale { module: module.into(), alpha: alpha.into(), rank });
+        }
         Ok(GgufAdapter {
             architecture,
             alpha: alpha.filter(|&alpha| alpha != 0.0),
@@ -292,13 +297,6 @@ fn tokens(value: &Value<'_>) -> Option<Vec<u32>> {
 
 fn field(field: &str, found: String, expected: &'static str) -> OverlayError {
     OverlayError::Field { field: field.into(), found, expected }
-}
-
-fn expected_text(expected: &'static str) -> &'static str {
-    match expected {
-        "adapter" => "\"adapter\"",
-        _ => "\"lora\"",
-    }
 }
 
 fn excerpt(text: &str) -> String {

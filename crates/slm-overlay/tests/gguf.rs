@@ -152,9 +152,9 @@ fn gguf_rules() {
         parse(&gguf(entries, |_| {})).map(drop).map_err(|error| error.code()).unwrap_err()
     };
     assert_eq!(code(&[("general.type", Value::Str("model"))]), "adapter-field");
-    assert_eq!(code(&[("adapter.type", Value::Str("control_vector"))]), "adapter-field");
+    assert_eq!(code(&[("adapter.type", Value::Str("control_vector"))]), "adapter-kind-unsupported");
     assert_eq!(code(&[("general.architecture", Value::Str("gemma3"))]), "adapter-architecture");
-    assert_eq!(code(&[("adapter.lora.alpha", Value::F32(f32::NAN))]), "adapter-field");
+    assert_eq!(code(&[("adapter.lora.alpha", Value::F32(f32::NAN))]), "adapter-scale");
     assert_eq!(code(&[("adapter.lora.alpha", Value::U32(8))]), "gguf-metadata-type");
     assert_eq!(
         code(&[("adapter.lora.rank_stabilized", Value::Bool(true))]),

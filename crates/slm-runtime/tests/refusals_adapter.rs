@@ -14,13 +14,14 @@ use serde_json::{Map, Value as Json, json};
 use slm_format::safetensors::{self, SafeTensors, TensorSource};
 use slm_golden::TINY_Q8_0;
 use slm_runtime::load::Base;
-use slm_runtime::runtime::{ImportedAdapter, Reference};
+use slm_runtime::runtime::{Declared, ImportedAdapter, Reference, Requires, ResolvedAdapter};
 use slm_runtime::{Runtime, RuntimeError};
 use slm_store::Storage;
 
 on_both_media!(
     an_adapter_that_does_not_fit_leaves_no_trace,
     an_adapter_of_another_base_is_refused,
+    what_an_adapter_requires_is_compared_part_by_part,
     a_taken_name_leaves_no_trace,
     what_is_not_there_is_not_found,
 );
@@ -161,7 +162,7 @@ fn an_adapter_of_another_base_is_refused<S: Medium>(storage: S) {
     let bound_to = |base| {
         move |shape: &slm_overlay::BaseShape| {
             let mut resolved = resolve(config, weights, shape)?;
-            resolved.bound_to = Some(slm_runtime::runtime::Requires::base(base));
+            resolved.bound_to = Some(Requires::base(base));
             Ok(resolved)
         }
     };
@@ -183,6 +184,39 @@ fn an_adapter_of_another_base_is_refused<S: Medium>(storage: S) {
         runtime.compose(&name("mixed"), "other", &[("kjv", 1.0)], NOW, false)
     });
     runtime.compose(&name("mixed"), "other", &[("there", 1.0)], NOW, false).expect("the twin");
+}
+
+/// A twin for each part: everything else is as the base has it.
+fn what_an_adapter_requires_is_compared_part_by_part<S: Medium>(storage: S) {
+    let (runtime, _) = stocked(storage);
+    runtime.activate_composition(&Reference::Text("bare".to_owned()), NOW).expect("active");
+    let (config, weights) = adapter_files("python");
+    let own = Requires::of(&tiny());
+    let declared = own.declared.clone().expect("all of it");
+    let load = |as_name: &str, declared: Declared| {
+        let requires = Requires { declared: Some(declared), ..own.clone() };
+        let read = |shape: &slm_overlay::BaseShape| {
+            let resolved = resolve(config, weights, shape)?;
+            Ok(ResolvedAdapter { bound_to: Some(requires.clone()), ..resolved })
+        };
+        runtime.load_adapter(&read, "tiny", &name(as_name), NOW, false)
+    };
+    let mut fewer = declared.clone();
+    fewer.quantization[0].1 -= 1;
+    let mut four_bits = declared.clone();
+    four_bits.quantization[0].0 = "Q4_0".to_owned();
+    let of_tomorrow = Declared { numerics: declared.numerics + 1, ..declared.clone() };
+    let other_words = slm_manifest::TokenizerId::of_canonical(b"another");
+    let of_other_words = Declared { tokenizer: other_words, ..declared.clone() };
+    for (expected, bent) in [
+        ("adapter-quantization", fewer),
+        ("adapter-quantization", four_bits),
+        ("adapter-numerics", of_tomorrow),
+        ("tokenizer-mismatch", of_other_words),
+    ] {
+        untouched(&runtime, expected, &|| load("new", bent.clone()));
+    }
+    load("new", declared).expect("the twin");
 }
 
 fn a_taken_name_leaves_no_trace<S: Medium>(storage: S) {

@@ -16,7 +16,7 @@ use slm_runtime::error::{ActivationError, ModelError};
 use slm_runtime::load::{Base, Bytes, ModelFormat};
 use slm_store::{NameKind, NameRecord, Storage, StoreError};
 
-use crate::adapter::{Beside, read_adapter, report_lines, warnings};
+use crate::adapter::{Beside, is_pickle, read_adapter, report_lines, warnings};
 use crate::args::{AdapterFormat, KindArg};
 use crate::command::compose::{adapter_lines, adapters_of};
 use crate::command::document;
@@ -221,6 +221,7 @@ fn file(path: &Path) -> Result<Report, CliError> {
             slm(&bytes)
         }
         Err(_) if is_safetensors(path, head) => safetensors(head),
+        Err(_) if is_pickle(path, head) => Err(CliError::Pickle { path: path.to_owned() }),
         Err(_) if head.first() == Some(&b'{') => Ok(manifest(&Manifest::parse(head, &LIMITS)?)),
         Err(error) => Err(error.into()),
     }

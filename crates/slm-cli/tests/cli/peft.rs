@@ -149,7 +149,7 @@ fn an_adapter_that_is_wrong_is_refused_and_changes_nothing() {
     std::fs::remove_file(&weights).expect("the factors are removed");
     shows(&folder, "file-missing");
     std::fs::write(Path::new(&folder).join("adapter_model.bin"), "pickle").expect("a file");
-    shows(&folder, "unknown-format");
+    shows(&folder, "adapter-pickle");
     let folder = adapter(&place, "no-config");
     std::fs::remove_file(Path::new(&folder).join("adapter_config.json")).expect("it is removed");
     refuses(&folder, &["file-missing"]);

@@ -11,6 +11,7 @@ use slm_quant::{Inline, Kernels};
 use slm_runtime::load::Base;
 
 use crate::common::{Place, golden, text};
+use crate::transcript::Transcript;
 
 /// A tied q8_0 model of one layer with a byte tokenizer, weights pseudo-random.
 fn slm1() -> Vec<u8> {
@@ -180,10 +181,10 @@ fn typed_deltas_are_adapters_of_the_base_that_they_name() {
         tokenizer.tokenizer = slm_manifest::TokenizerId::of_canonical(b"another");
         assert_eq!(refused(&tokenizer), (3, "tokenizer-mismatch".to_owned()));
         let numerics = DeltaIdentity { numerics: twin.numerics + 1, ..twin.clone() };
-        assert_eq!(refused(&numerics), (3, "adapter-requires".to_owned()));
+        assert_eq!(refused(&numerics), (3, "adapter-numerics".to_owned()));
         let mut quantization = twin.clone();
         quantization.quantization[0].1 += 1;
-        assert_eq!(refused(&quantization), (3, "adapter-requires".to_owned()));
+        assert_eq!(refused(&quantization), (3, "adapter-quantization".to_owned()));
         let mut count = twin.clone();
         count.matrices.tensor_count += 1;
         assert_eq!(refused(&count), (3, "adapter-delta-identity".to_owned()));
@@ -193,4 +194,35 @@ fn typed_deltas_are_adapters_of_the_base_that_they_name() {
     let plain = golden("adapters/lora-qv/adapter_model.safetensors");
     let args = ["adapter", "import", &plain, "--name", "plain", "--base", "tiny"];
     assert_eq!(place.refused(args).0, 3);
+}
+
+#[test]
+fn what_is_said_of_typed_deltas_that_are_refused() {
+    let place = Place::new();
+    place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"]);
+    let mut transcript = Transcript::new(&place);
+    let [(_, dense), ..] = deltas();
+    let good = to_delta(&dense, &identity()).expect("a file");
+    let with = |from: &str, to: &str| {
+        assert_eq!(from.len(), to.len());
+        let at = good.windows(from.len()).position(|window| window == from.as_bytes());
+        let mut bytes = good.clone();
+        bytes[at.expect("an entry")..][..to.len()].copy_from_slice(to.as_bytes());
+        bytes
+    };
+    fn import(path: &str) -> [&str; 7] {
+        ["adapter", "import", path, "--name", "delta", "--base", "tiny"]
+    }
+    for (name, bytes) in [
+        ("of-version-2", with("\"slm_delta\":\"1\"", "\"slm_delta\":\"2\"")),
+        ("of-no-kind", with("\"kind\":\"dense\"", "\"kind\":\"tense\"")),
+        ("with-an-entry", with("\"tokenizer\":", "\"tokenized\":")),
+        ("of-no-tokenizer", with("\"tokenizer\":\"sha256", "\"tokenizer\":\"sha255")),
+    ] {
+        let path = place.write(&format!("{name}.safetensors"), bytes);
+        transcript.refused(3, &import(&path));
+    }
+    let path = place.write("good.safetensors", &good);
+    transcript.accepted(&import(&path));
+    insta::assert_snapshot!(transcript.finish());
 }

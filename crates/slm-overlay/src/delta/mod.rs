@@ -78,14 +78,16 @@ impl DeltaFile {
     /// Reads a file: its identity, and its modules.
     ///
     /// # Errors
-    /// [`OverlayError::Field`] for a missing or wrong entry of the metadata (a retention or a mask that is not the content's among them),
+    /// [`OverlayError::DeltaVersion`]; [`OverlayError::Field`] for a missing or wrong entry of the metadata (a retention or a mask that is not the content's among them),
     /// [`OverlayError::UnknownField`] for one that this version has not, [`OverlayError::UnusedTensor`], [`OverlayError::MissingFactor`],
     /// [`OverlayError::Dtype`], [`OverlayError::NotMatrix`], and what makes a module unusable.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<DeltaFile, OverlayError> {
         let file = SafeTensors::parse(bytes, limits)?;
         let metadata = file.metadata();
-        if require(metadata, KEY)? != VERSION {
-            return Err(field(KEY, &metadata[KEY], "1"));
+        let version = require(metadata, KEY)?;
+        if version != VERSION {
+            let found = excerpt(version);
+            return Err(OverlayError::DeltaVersion { found, expected: VERSION });
         }
         let kind = match require(metadata, "kind")? {
             "dense" => DeltaKind::Dense,

@@ -1,10 +1,11 @@
 //! What makes an adapter or a stack unusable.
 
+mod coded;
 mod feature;
 
 pub use feature::Feature;
 
-use slm_format::{Coded, Encoding, ErrorClass};
+use slm_format::Encoding;
 use slm_manifest::{AdapterId, BaseId};
 
 /// A refused adapter or stack.
@@ -56,7 +57,7 @@ pub enum OverlayError {
         found: String,
     },
     /// A kind of adapter that slm does not apply.
-    #[error("adapters of peft_type {peft_type:?} are not supported")]
+    #[error("adapters of the kind {peft_type:?} are not supported")]
     Kind {
         /// The kind.
         peft_type: String,
@@ -303,6 +304,14 @@ pub enum OverlayError {
         /// What the base has.
         found: String,
     },
+    /// A typed delta of another version than slm reads.
+    #[error("a typed delta of version {found:?}, expected {expected:?}")]
+    DeltaVersion {
+        /// The version in the file.
+        found: String,
+        /// The one that is read.
+        expected: &'static str,
+    },
     /// An adapter that claims tied weights has only one of the two sides.
     #[error("the adapter claims tied weights and has {found}, but not {missing}")]
     TiedHalf {
@@ -316,6 +325,14 @@ pub enum OverlayError {
     Section {
         /// What is wrong.
         reason: String,
+    },
+    /// An `.slm` file's adapter section is of another version than slm reads.
+    #[error("adapter section: version {found}, the newest that is read is {newest}")]
+    SectionVersion {
+        /// The version in the file.
+        found: u32,
+        /// The newest that is read.
+        newest: u32,
     },
     /// A stored adapter's content is not what its file claims.
     #[error("the file claims adapter {claimed}, its content is {found}")]
@@ -396,84 +413,4 @@ pub enum OverlayError {
     /// A section of an `.slm` file is damaged.
     #[error(transparent)]
     Container(#[from] slm_format::container::ContainerError),
-}
-
-impl Coded for OverlayError {
-    fn code(&self) -> &'static str {
-        match self {
-            OverlayError::ConfigJson { .. } => "adapter-config-json",
-            OverlayError::DuplicateKey { .. } => "adapter-config-duplicate-key",
-            OverlayError::Field { .. } => "adapter-field",
-            OverlayError::UnknownField { .. } => "adapter-unknown-field",
-            OverlayError::Unsupported { feature, .. } => feature.code(),
-            OverlayError::Kind { .. } => "adapter-kind-unsupported",
-            OverlayError::Pattern { .. } => "adapter-pattern",
-            OverlayError::Limit { .. } => "adapter-limit",
-            OverlayError::RankZero { .. } => "adapter-rank-zero",
-            OverlayError::Scale { .. } => "adapter-scale",
-            OverlayError::NoTarget { .. } => "adapter-no-target",
-            OverlayError::Untargeted { .. } => "adapter-untargeted-tensor",
-            OverlayError::MissingModule { .. } => "adapter-missing-module",
-            OverlayError::UnknownLayer { .. } => "adapter-unknown-layer",
-            OverlayError::UnknownTensor { .. } => "adapter-unknown-tensor",
-            OverlayError::UnusedTensor { .. } => "adapter-unused-tensor",
-            OverlayError::Embedding { .. } => "embedding-adapter-unsupported",
-            OverlayError::BaseCopy { .. } => "adapter-base-copy",
-            OverlayError::MissingFactor { .. } => "adapter-missing-factor",
-            OverlayError::MissingB { .. } => "adapter-missing-b",
-            OverlayError::MissingA { .. } => "adapter-missing-a",
-            OverlayError::Rank { .. } => "adapter-rank",
-            OverlayError::Shape { .. } | OverlayError::NotMatrix { .. } => "adapter-shape",
-            OverlayError::NonFinite { .. } => "adapter-non-finite",
-            OverlayError::Dtype { .. } => "adapter-dtype",
-            OverlayError::F16Range { .. } => "adapter-f16-range",
-            OverlayError::DuplicateTarget { .. } => "adapter-duplicate-target",
-            OverlayError::MixedKinds { .. } => "adapter-mixed-kinds",
-            OverlayError::SparseIndex { .. } => "adapter-sparse-index",
-            OverlayError::BaseWeights { .. } => "adapter-base-weights",
-            OverlayError::Gain { .. } => "adapter-gain",
-            OverlayError::Fused { .. } => "adapter-fused",
-            OverlayError::DeltaIdentity { .. } => "adapter-delta-identity",
-            OverlayError::TiedHalf { .. } => "adapter-tied-half",
-            OverlayError::Section { .. } => "adapter-section",
-            OverlayError::Identity { .. } => "adapter-identity",
-            OverlayError::BaseMismatch { .. } => "base-mismatch",
-            OverlayError::DuplicateAdapter { .. } => "duplicate-adapter",
-            OverlayError::Weight { .. } => "adapter-weight",
-            OverlayError::Factor { .. } => "adapter-factor",
-            OverlayError::Architecture { .. } => "adapter-architecture",
-            OverlayError::Export { .. } => "adapter-export",
-            OverlayError::Gguf(error) => error.code(),
-            OverlayError::GgufWrite(error) => error.code(),
-            OverlayError::SafeTensors(error) => error.code(),
-            OverlayError::Binary(error) => error.code(),
-            OverlayError::Container(error) => error.code(),
-        }
-    }
-
-    fn class(&self) -> ErrorClass {
-        match self {
-            OverlayError::Gguf(error) => error.class(),
-            OverlayError::GgufWrite(error) => error.class(),
-            OverlayError::SafeTensors(error) => error.class(),
-            OverlayError::Container(error) => error.class(),
-            _ => ErrorClass::Refused,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            OverlayError::Unsupported { feature: Feature::Init, .. } => {
-                Some("save the adapter with PEFT's path_initial_model_for_weight_conversion to get a plain LoRA".into())
-            }
-            OverlayError::UnknownField { .. } => {
-                Some("a field of a newer PEFT may change the arithmetic; set it to null if it does not".into())
-            }
-            OverlayError::F16Range { .. } => Some("import the adapter with its factors as they are".into()),
-            OverlayError::Gguf(error) => error.hint(),
-            OverlayError::SafeTensors(error) => error.hint(),
-            OverlayError::Binary(error) => error.hint(),
-            _ => None,
-        }
-    }
 }

@@ -55,17 +55,25 @@ pub enum ActivationError {
         /// The identity of the base's tokenizer.
         found: TokenizerId,
     },
-    /// An adapter's file requires something else than the base is.
-    #[error("adapter {name:?} requires {what} {required}, the base has {found}")]
-    AdapterRequires {
+    /// An adapter's file requires tensors of other encodings than the base has.
+    #[error("adapter {name:?} requires the quantization {required}, the base has {found}")]
+    AdapterQuantization {
         /// The adapter's name.
         name: String,
-        /// What differs.
-        what: &'static str,
-        /// What its file says.
+        /// Encodings and how many tensors have each, as its file says.
         required: String,
-        /// What the base has.
+        /// As the base has.
         found: String,
+    },
+    /// An adapter's file requires another version of the arithmetic than this build's.
+    #[error("adapter {name:?} requires numerics {required}, this build computes by {found}")]
+    AdapterNumerics {
+        /// The adapter's name.
+        name: String,
+        /// The version in its file.
+        required: u32,
+        /// This build's.
+        found: u32,
     },
     /// A tokenizer beside an adapter has other tokens than the base.
     #[error("the adapter's tokenizer has {claimed:?} for id {id}, the base has {found:?}")]
@@ -152,7 +160,8 @@ impl Coded for ActivationError {
             | ActivationError::AdapterTokens { .. }
             | ActivationError::AdapterTokenizer { .. }
             | ActivationError::AdapterTokenizerRules(_) => "tokenizer-mismatch",
-            ActivationError::AdapterRequires { .. } => "adapter-requires",
+            ActivationError::AdapterQuantization { .. } => "adapter-quantization",
+            ActivationError::AdapterNumerics { .. } => "adapter-numerics",
             ActivationError::ManifestContradicts { .. } => "manifest-contradicts",
             ActivationError::PlanUnsupported => "plan-unsupported",
             ActivationError::AdapterBase { .. } => "adapter-base-mismatch",

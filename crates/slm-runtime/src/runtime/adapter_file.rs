@@ -54,7 +54,7 @@ impl Requires {
     /// Refuses a base that is not what the adapter of this name requires.
     ///
     /// # Errors
-    /// `adapter-base-mismatch`, `tokenizer-mismatch`, `adapter-requires`.
+    /// `adapter-base-mismatch`, `tokenizer-mismatch`, `adapter-quantization`, `adapter-numerics`.
     pub fn check(&self, name: &str, base: &Base) -> Result<(), RuntimeError> {
         let name = || name.to_owned();
         if self.base != base.id() {
@@ -68,20 +68,18 @@ impl Requires {
             let (expected, found) = (required.tokenizer, found.tokenizer);
             return Err(ActivationError::TokenizerMismatch { expected, found }.into());
         }
-        let differs = |what, required: String, found: String| {
-            let name = name();
-            Err(ActivationError::AdapterRequires { name, what, required, found }.into())
-        };
         if required.quantization != found.quantization {
             let text = |list: &[(String, u32)]| format!("{list:?}");
-            return differs(
-                "quantization",
-                text(&required.quantization),
-                text(&found.quantization),
-            );
+            return Err(ActivationError::AdapterQuantization {
+                name: name(),
+                required: text(&required.quantization),
+                found: text(&found.quantization),
+            }
+            .into());
         }
         if required.numerics != found.numerics {
-            return differs("numerics", required.numerics.to_string(), found.numerics.to_string());
+            let (name, required, found) = (name(), required.numerics, found.numerics);
+            return Err(ActivationError::AdapterNumerics { name, required, found }.into());
         }
         Ok(())
     }

@@ -174,6 +174,13 @@ fn tensors() {
     let weights = Path::new(&pointer).join("adapter_model.safetensors");
     std::fs::write(weights, "version https://git-lfs.github.com/spec/v1\n").expect("written");
     import(&mut transcript, 3, &pointer, &[]);
+    // As torch pickles it: the folder with the same factors as safetensors is the first one here.
+    let pickled = Peft::of("lora-qv").write(&place, "a-pickle");
+    let weights = Path::new(&pickled).join("adapter_model.safetensors");
+    std::fs::rename(weights, Path::new(&pickled).join("adapter_model.bin")).expect("renamed");
+    import(&mut transcript, 3, &pickled, &[]);
+    let alone = place.write("pytorch_model.bin", b"PK\x03\x04 a zip of pickles");
+    import(&mut transcript, 3, &alone, &[]);
     // One side of tied weights, where both are claimed.
     let mut embed = Peft::of("lora-embed");
     embed.config["target_modules"] = json!(["q_proj", "embed_tokens", "lm_head"]);
@@ -332,6 +339,7 @@ fn files_of_our_own() {
     for (name, bytes) in [
         ("another-number", section(&last)),
         ("longer", section(&|bytes| bytes.push(0))),
+        ("of-version-2", section(&|bytes| bytes[8] = 2)),
         ("no-requirements", with_section(&good, SectionKind::Config, |bytes| bytes.truncate(5))),
     ] {
         import(&mut transcript, 3, &place.write(&format!("{name}.slm"), bytes), &[]);
@@ -340,14 +348,18 @@ fn files_of_our_own() {
     let base: BaseId = text(&place.json(["inspect", "tiny"]), "base").parse().expect("an id");
     let info = place.json(["tokenize", "x", "--model", &golden("tiny-q8_0.gguf")]);
     let tokenizer = text(&info, "tokenizer").parse().expect("an id");
-    let requires = |quantization: Vec<(String, u32)>| Requires {
-        base,
-        declared: Some(Declared {
-            tokenizer,
-            quantization,
-            numerics: slm_manifest::NUMERICS_VERSION,
-        }),
+    let own: Vec<(String, u32)> = {
+        let listed = place.json(["inspect", "tiny", "--kind", "base"])["quantization"].clone();
+        let listed = listed.as_array().expect("a list").iter();
+        listed
+            .map(|q| (text(q, "type").to_owned(), q["tensors"].as_u64().expect("a number") as u32))
+            .collect()
     };
+    let requires = |quantization: &[(String, u32)], numerics| Requires {
+        base,
+        declared: Some(Declared { tokenizer, quantization: quantization.to_vec(), numerics }),
+    };
+    let numerics = slm_manifest::NUMERICS_VERSION;
     let dense = |scale: f32, value: f32| {
         let delta = Delta::Dense(DenseDelta { scale, delta: factor(128, 256, value) });
         Adapter::new(vec![module("blk.0.attn_v.weight", delta)]).expect("an adapter")
@@ -355,7 +367,10 @@ fn files_of_our_own() {
     let any = Requires::base(base);
     imported(&mut transcript, &place.write("dense.slm", slm(&dense(1.0, 1.0), &any)), &[]);
     let of_another = Requires::base(BaseId::of_canonical(b"another"));
-    let four_bits = requires(vec![("Q4_0".to_owned(), 29)]);
+    let as_it_is = place.write("as-it-is.slm", slm(&dense(1.0, 1.0), &requires(&own, numerics)));
+    imported(&mut transcript, &as_it_is, &[]);
+    let four_bits = requires(&[("Q4_0".to_owned(), 29)], numerics);
+    let of_tomorrow = requires(&own, numerics + 1);
     let sparse = |indices: [u64; 2]| {
         let (rows, cols, values) = (128, 256, factor(1, 2, 1.0));
         let delta = SparseDelta { scale: 1.0, rows, cols, indices: indices.into(), values };
@@ -370,6 +385,7 @@ fn files_of_our_own() {
     for (name, bytes) in [
         ("of-another-base", slm(&dense(1.0, 1.0), &of_another)),
         ("of-four-bits", slm(&dense(1.0, 1.0), &four_bits)),
+        ("of-other-numerics", slm(&dense(1.0, 1.0), &of_tomorrow)),
         ("beyond-f32", slm(&dense(1e30, 1e20), &any)),
         ("falling-indices", falling),
     ] {
