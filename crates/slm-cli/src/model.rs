@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slm_format::safetensors::SafeTensors;
-use slm_format::{Coded, ErrorClass};
+use slm_format::{Coded, Digest, DigestWriter, ErrorClass};
 use slm_manifest::{Activations, ExecutionProfile, KvType, Name};
 use slm_quant::{Inline, Kernels, RayonExecutor, Tier};
 use slm_runtime::budget::{Budgets, MemoryPlan, Workload};
@@ -244,16 +244,15 @@ fn open_hf(folder: &Path, engine: &Engine) -> Result<Base, CliError> {
             CliError::from(slm_runtime::error::ModelError::FileMissing { file: file.to_owned() })
         })
     };
-    let config = required("config.json")?;
-    let tokenizer = required("tokenizer.json")?;
-    let tokenizer_config = read_if_there(&folder.join("tokenizer_config.json"))?;
-    let generation_config = read_if_there(&folder.join("generation_config.json"))?;
-    let chat_template = read_if_there(&folder.join("chat_template.jinja"))?;
+    let [config, tokenizer, tokenizer_config, generation_config, template] = HF_FILES;
+    let config = required(config)?;
+    let tokenizer = required(tokenizer)?;
+    let tokenizer_config = read_if_there(&folder.join(tokenizer_config))?;
+    let generation_config = read_if_there(&folder.join(generation_config))?;
+    let chat_template = read_if_there(&folder.join(template))?;
     let chat_template = chat_template.as_deref().map(|bytes| {
-        std::str::from_utf8(bytes).map_err(|_| CliError::Format {
-            path: folder.join("chat_template.jinja"),
-            reason: "not UTF-8",
-        })
+        std::str::from_utf8(bytes)
+            .map_err(|_| CliError::Format { path: folder.join(template), reason: "not UTF-8" })
     });
     let mut weights = Vec::new();
     for path in weight_files(folder)? {
@@ -275,6 +274,47 @@ fn open_hf(folder: &Path, engine: &Engine) -> Result<Base, CliError> {
     };
     Ok(Base::open_hf(&files, &LIMITS, engine.kernels, &*engine.exec)?)
 }
+
+/// The digest of what [`load_base`] reads: of a file its sha256, of a folder that of the lines that `sha256sum` prints of its files, by name.
+pub(crate) fn source_digest(path: &Path) -> Result<Digest, CliError> {
+    if !path.is_dir() {
+        return file_digest(path);
+    }
+    let mut files: Vec<PathBuf> = HF_FILES.iter().map(|file| path.join(file)).collect();
+    files.retain(|file| file.is_file());
+    files.extend(weight_files(path)?);
+    files.sort();
+    let mut lines = String::new();
+    for file in files {
+        let digest = file_digest(&file)?;
+        lines.push_str(&format!("{}  {}\n", digest.hex(), file_name(&file)));
+    }
+    Ok(Digest::of(lines.as_bytes()))
+}
+
+/// Read in pieces, so that memory does not hold the file.
+fn file_digest(path: &Path) -> Result<Digest, CliError> {
+    let io = |error| CliError::io(path, error);
+    let (mut file, mut digest) = (std::fs::File::open(path).map_err(io)?, DigestWriter::new());
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match std::io::Read::read(&mut file, &mut piece) {
+            Ok(0) => return Ok(digest.finish()),
+            Ok(read) => digest.update(&piece[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(io(error)),
+        }
+    }
+}
+
+/// What is read of a HF folder, beside the weights.
+const HF_FILES: [&str; 5] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+];
 
 fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
     let io = |error| CliError::io(folder, error);

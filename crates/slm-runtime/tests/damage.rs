@@ -23,7 +23,7 @@ fn a_store_name_deactivates_whatever_the_manifest_calls_it<M: Medium>(medium: M)
     runtime.activate_composition(&by_name("one"), NOW).expect("an activation");
     // Another name for the same adapter; the manifest knows it as kjv.
     let lock = runtime.store().lock().expect("the lock");
-    let record = NameRecord { id: stock.kjv.adapter.digest(), blob: stock.kjv.blob };
+    let record = NameRecord::new(stock.kjv.adapter.digest(), stock.kjv.blob);
     runtime
         .store()
         .set_name(&lock, NameKind::Adapter, &name("alias"), &record, false)
@@ -42,7 +42,7 @@ fn a_record_that_names_another_identity_is_damage<M: Medium>(medium: M) {
     let bare = compose(&runtime, "plain", &[]);
     let lock = runtime.store().lock().expect("the lock");
     let set = |kind, text: &str, id, blob| {
-        let record = NameRecord { id, blob };
+        let record = NameRecord::new(id, blob);
         runtime.store().set_name(&lock, kind, &name(text), &record, true).expect("a name");
     };
     set(NameKind::Composition, "bent", one.composition.digest(), bare.manifest_digest);

@@ -12,6 +12,28 @@ use slm_runtime::runtime::{Reference, media_type};
 use slm_runtime::{Engine, Runtime};
 use slm_store::{MemStorage, NameKind, Store};
 
+/// A package tells where its base came from, and a composition made of what was unpacked tells it again.
+#[test]
+fn where_a_base_came_from_goes_along() {
+    let (origin, _) = stocked(MemStorage::new());
+    let source = Some(Digest::of(slm_golden::TINY_Q8_0));
+    origin.load_base_from(&common::tiny(), source, &name("from"), NOW, false).expect("imported");
+    let made = |runtime: &Runtime<MemStorage>, composition: &str, base: &str| {
+        let stack = [("kjv", 1.0)];
+        let made = runtime.compose(&name(composition), base, &stack, NOW, false);
+        made.expect("a composition").manifest.provenance.base_source_hash
+    };
+    assert_eq!(made(&origin, "k", "from"), source);
+    // Another name of the same blob says nothing of its own.
+    assert_eq!(made(&origin, "l", "tiny"), source);
+    let package = pack(&origin, &Reference::Text("k".to_owned()));
+    let fresh = runtime(MemStorage::new());
+    fresh.unpack(&package, &name("k"), false, NOW).expect("unpacked");
+    assert_eq!(made(&fresh, "again", "k"), source);
+    let without = stocked(MemStorage::new()).0;
+    assert_eq!(made(&without, "k", "tiny"), None);
+}
+
 #[test]
 fn a_packed_composition_is_the_same_in_a_fresh_store() {
     let origin = origin();

@@ -15,7 +15,7 @@
 //! let blob = store.put_bytes(&lock, b"weights").unwrap();
 //! assert_eq!(blob, Digest::of(b"weights"));
 //!
-//! let record = NameRecord { id: blob, blob };
+//! let record = NameRecord::new(blob, blob);
 //! let name = "tiny".parse().unwrap();
 //! assert!(store.set_name(&lock, NameKind::Base, &name, &record, false).unwrap());
 //! assert!(!store.set_name(&lock, NameKind::Base, &name, &record, false).unwrap());

@@ -35,6 +35,8 @@ pub struct NameRecord {
     pub id: Digest,
     /// The blob that holds it.
     pub blob: Digest,
+    /// The digest of what it was imported from, where that is known: provenance, which no identity covers.
+    pub source: Option<Digest>,
 }
 
 /// A name's file. It says its own name, so that a file system that takes `A` and `a` for one cannot pass one for the other.
@@ -44,14 +46,27 @@ struct NameFile {
     name: Name,
     id: Digest,
     blob: Digest,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    source: Option<Digest>,
 }
 
 /// Longest file of a name.
 pub(crate) const MAX_NAME_FILE: usize = 1024;
 
 impl NameRecord {
+    /// A record of what came from nowhere that is known.
+    pub fn new(id: Digest, blob: Digest) -> NameRecord {
+        NameRecord { id, blob, source: None }
+    }
+
+    /// Whether both stand for the same thing, wherever they came from.
+    pub fn is_same(&self, other: &NameRecord) -> bool {
+        (self.id, self.blob) == (other.id, other.blob)
+    }
+
     pub(crate) fn encode(&self, name: &Name) -> Vec<u8> {
-        let file = NameFile { name: name.clone(), id: self.id, blob: self.blob };
+        let NameRecord { id, blob, source } = *self;
+        let file = NameFile { name: name.clone(), id, blob, source };
         let mut bytes =
             serde_json::to_vec(&file).expect("BUG: a name's record could not be encoded");
         bytes.push(b'\n');
@@ -66,7 +81,7 @@ impl NameRecord {
         if file.name != *name {
             return Err(format!("it belongs to the name {}", file.name));
         }
-        Ok(NameRecord { id: file.id, blob: file.blob })
+        Ok(NameRecord { id: file.id, blob: file.blob, source: file.source })
     }
 }
 

@@ -109,7 +109,7 @@ fn refusals_name_their_code() {
     let set = |blob: Digest, replace| Change::SetName {
         kind: NameKind::Base,
         name: "a".parse().unwrap(),
-        record: NameRecord { id: blob, blob },
+        record: NameRecord::new(blob, blob),
         replace,
     };
     // By the caller, before and after staging.

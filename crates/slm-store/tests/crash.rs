@@ -25,7 +25,7 @@ fn run<S: Storage>(store: &Store<S>, done: &mut Acknowledged) -> Result<(), Stor
     for (number, text) in [(1u64, "a"), (2, "b"), (3, "b")] {
         let blob = store.put_bytes(&lock, &vec![number as u8; 100_000])?;
         done.blobs.push(blob);
-        let record = NameRecord { id: Digest::of_domain("test", text.as_bytes()), blob };
+        let record = NameRecord::new(Digest::of_domain("test", text.as_bytes()), blob);
         let name: Name = text.parse().expect("a name");
         store.set_name(&lock, NameKind::Adapter, &name, &record, true)?;
         done.names.retain(|(earlier, _)| *earlier != name);
@@ -111,7 +111,7 @@ fn a_full_disk_changes_nothing_and_leaves_nothing() {
     let lock = store.lock().unwrap();
     let first = store.commit(&lock, generation(&store, &lock, 1, None)).unwrap();
     let next = generation(&store, &lock, 2, Some(first));
-    let record = NameRecord { id: first, blob: first };
+    let record = NameRecord::new(first, first);
     let name: Name = "a".parse().unwrap();
     let before = storage.inner().paths();
 
@@ -173,7 +173,7 @@ fn gc_builds_on_nothing_that_a_power_cut_takes_back() {
         let [one, two] = [b"one", b"two"].map(|bytes| store.put_bytes(&lock, bytes).unwrap());
         let name: Name = "a".parse().unwrap();
         let set = |blob| {
-            let record = NameRecord { id: blob, blob };
+            let record = NameRecord::new(blob, blob);
             store.set_name(&lock, NameKind::Adapter, &name, &record, true)
         };
         set(one).unwrap();
@@ -202,7 +202,7 @@ fn gc_builds_on_nothing_that_a_power_cut_takes_back() {
         storage.restart();
         let store = Store::open(storage.clone()).unwrap();
         let (name, two): (Name, Digest) = ("a".parse().unwrap(), Digest::of(b"two"));
-        let record = NameRecord { id: two, blob: two };
+        let record = NameRecord::new(two, two);
         let lock = store.lock().unwrap();
         store.set_name(&lock, NameKind::Adapter, &name, &record, true).unwrap();
         for image in storage.images(64) {

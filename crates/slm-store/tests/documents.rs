@@ -14,6 +14,39 @@ fn store() -> (MemStorage, Store<MemStorage>) {
     (storage.clone(), Store::open(storage).unwrap())
 }
 
+/// Where a thing came from is kept with its name, alone or among several, and decides nothing.
+#[test]
+fn names_keep_where_a_thing_came_from() {
+    let store = Store::open(MemStorage::new()).unwrap();
+    let lock = store.lock().unwrap();
+    let blob = store.put_bytes(&lock, b"base").unwrap();
+    let sources = [Digest::of(b"a"), Digest::of(b"b")].map(Some);
+    let record = |source| NameRecord { source, ..NameRecord::new(blob, blob) };
+    let kind = NameKind::Base;
+    let (one, two) = ("one".parse().unwrap(), "two".parse().unwrap());
+    assert!(store.set_name(&lock, kind, &one, &record(sources[0]), false).unwrap());
+    assert_eq!(store.name(kind, &one).unwrap(), Some(record(sources[0])));
+    // The same thing from elsewhere: the name stays as it is.
+    for replace in [false, true] {
+        assert!(!store.set_name(&lock, kind, &one, &record(sources[1]), replace).unwrap());
+    }
+    assert_eq!(store.name(kind, &one).unwrap(), Some(record(sources[0])));
+    let change = |name: &slm_manifest::Name, source| NameChange {
+        kind,
+        name: name.clone(),
+        record: record(source),
+        replace: false,
+    };
+    let changes = [change(&one, sources[1]), change(&two, sources[1])];
+    assert!(store.set_names(&lock, &changes).unwrap());
+    assert_eq!(store.name(kind, &one).unwrap(), Some(record(sources[0])));
+    assert_eq!(store.name(kind, &two).unwrap(), Some(record(sources[1])));
+    // As stores had it before.
+    let before = format!("{{\"name\":\"three\",\"id\":\"{blob}\",\"blob\":\"{blob}\"}}\n");
+    store.storage().insert("names/base/three", before.as_bytes());
+    assert_eq!(store.name(kind, &"three".parse().unwrap()).unwrap(), Some(record(None)));
+}
+
 #[test]
 fn a_change_of_the_policy_is_named_in_the_log_before_it_is_made() {
     let (storage, store) = store();
@@ -57,7 +90,7 @@ fn changes(store: &Store<MemStorage>, replace: bool) -> Vec<NameChange> {
     [(NameKind::Base, "b"), (NameKind::Adapter, "a"), (NameKind::Adapter, "x")]
         .map(|(kind, name)| {
             let blob = store.put_bytes(&lock, name.as_bytes()).unwrap();
-            let (name, record) = (name.parse().unwrap(), NameRecord { id: blob, blob });
+            let (name, record) = (name.parse().unwrap(), NameRecord::new(blob, blob));
             NameChange { kind, name, record, replace }
         })
         .to_vec()
@@ -69,7 +102,7 @@ fn names_are_given_together_or_not_at_all() {
     let changes = changes(&store, false);
     let lock = store.lock().unwrap();
     // One of them is taken: none is given.
-    let taken = NameRecord { id: changes[0].record.id, blob: changes[0].record.blob };
+    let taken = NameRecord::new(changes[0].record.id, changes[0].record.blob);
     let x = &changes[2].name;
     assert!(store.set_name(&lock, NameKind::Adapter, x, &taken, false).unwrap());
     let before = storage.paths();
@@ -97,7 +130,7 @@ fn a_journal_is_in_force_from_the_moment_it_is_there() {
     let (storage, store) = store();
     let changes = changes(&store, false);
     let lock = store.lock().unwrap();
-    let other = NameRecord { id: changes[1].record.id, blob: changes[1].record.blob };
+    let other = NameRecord::new(changes[1].record.id, changes[1].record.blob);
     assert!(store.set_name(&lock, NameKind::Base, &changes[0].name, &other, false).unwrap());
     drop(lock);
     let entries: Vec<String> = changes

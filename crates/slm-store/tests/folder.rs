@@ -116,7 +116,7 @@ fn symbolic_links_are_refused_wherever_they_stand() {
         let lock = store.lock().unwrap();
         let blob = store.put_bytes(&lock, b"x").unwrap();
         let name = "n".parse().unwrap();
-        let record = NameRecord { id: blob, blob };
+        let record = NameRecord::new(blob, blob);
         store.set_name(&lock, NameKind::Base, &name, &record, false).unwrap();
         let mut lock = lock;
         activate(&store, &mut lock, &manifest(b"x", &[])).unwrap();

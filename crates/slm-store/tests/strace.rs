@@ -38,7 +38,7 @@ fn run<S: Storage>(store: &Store<S>) {
     pending.stage(change).unwrap().commit().unwrap();
     let changes = ["one", "two"].map(|name| {
         let blob = store.put_bytes(lock, name.as_bytes()).unwrap();
-        let (name, record) = (name.parse().unwrap(), NameRecord { id: blob, blob });
+        let (name, record) = (name.parse().unwrap(), NameRecord::new(blob, blob));
         NameChange { kind: NameKind::Adapter, name, record, replace: false }
     });
     let pending = store.begin(lock, intent(Operation::Unpack)).unwrap();

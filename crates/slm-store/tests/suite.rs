@@ -155,7 +155,7 @@ fn names_are_given_once(medium: &impl Medium) {
     let lock = store.lock().unwrap();
     let [one, two] = [b"one", b"two"].map(|bytes| {
         let blob = store.put_bytes(&lock, bytes).unwrap();
-        NameRecord { id: Digest::of_domain("test", bytes), blob }
+        NameRecord::new(Digest::of_domain("test", bytes), blob)
     });
     let a = name("a");
     assert!(store.set_name(&lock, NameKind::Adapter, &a, &one, false).unwrap());
@@ -181,7 +181,7 @@ fn names_are_given_once(medium: &impl Medium) {
     assert_eq!(store.resolve(NameKind::Composition, two.id).unwrap(), None);
 
     let lock = store.lock().unwrap();
-    let absent = NameRecord { id: one.id, blob: Digest::of(b"absent") };
+    let absent = NameRecord::new(one.id, Digest::of(b"absent"));
     let error = store.set_name(&lock, NameKind::Base, &name("c"), &absent, false).unwrap_err();
     assert_eq!(error, StoreError::NotFound { digest: absent.blob });
     assert_eq!(store.name(NameKind::Base, &name("c")).unwrap(), None);
@@ -191,7 +191,7 @@ fn one_bad_name_does_not_break_the_list(medium: &impl Medium) {
     let store = Store::open(medium.storage()).unwrap();
     let lock = store.lock().unwrap();
     let blob = store.put_bytes(&lock, b"x").unwrap();
-    let record = NameRecord { id: blob, blob };
+    let record = NameRecord::new(blob, blob);
     for text in ["a", "b", "c"] {
         store.set_name(&lock, NameKind::Base, &name(text), &record, false).unwrap();
     }

@@ -9,7 +9,7 @@ use slm_runtime::runtime::ResolvedAdapter;
 use crate::adapter::{read_adapter, report_lines, warnings};
 use crate::args::{AdapterFormat, Factors};
 use crate::error::CliError;
-use crate::model::{engine, load_base};
+use crate::model::{engine, load_base, source_digest};
 use crate::world::{World, now};
 
 /// Brings a model into the store.
@@ -24,12 +24,15 @@ pub(crate) fn base(
     let base = load_base(path, &engine)?;
     let name = crate::model::name("--name", &name.ok_or(CliError::Missing { option: "--name" })?)?;
     spinner.set_message(format!("writing {} MB to the store", base.weight_bytes() / 1_000_000));
-    let imported = world.runtime(engine)?.load_base(&base, &name, &now(), replace)?;
+    let source = source_digest(path)?;
+    let runtime = world.runtime(engine)?;
+    let imported = runtime.load_base_from(&base, Some(source), &name, &now(), replace)?;
     spinner.finish_and_clear();
     let mut object = base_object(&base);
     object["name"] = json!(name.as_str());
     object["changed"] = json!(imported.changed);
     object["blob"] = json!(imported.blob);
+    object["source"] = json!(source);
     let mut lines = vec![format!(
         "{} {name}: base {}",
         changed(imported.changed, "imported", "unchanged"),

@@ -31,7 +31,7 @@ pub(crate) fn list(world: &World) -> Result<(), CliError> {
                         name.as_str(),
                         record.id
                     ));
-                    rows.push(json!({ "name": name, "id": record.id, "blob": record.blob, "active": is_active }));
+                    rows.push(json!({ "name": name, "id": record.id, "blob": record.blob, "source": record.source, "active": is_active }));
                 }
                 Err(error) => {
                     lines.push(format!(

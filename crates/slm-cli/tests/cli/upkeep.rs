@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::Place;
+use crate::common::{Place, golden};
 
 #[test]
 fn plan_says_what_is_needed_and_holds_the_policy_to_it() {
@@ -92,6 +92,55 @@ fn audit_names_the_user_whose_process_it_was() {
     };
     let (number, name) = (format!("uid-{}", id("-u")), id("-un"));
     assert!(who == number.as_str() || who == name.as_str(), "{who} is neither {number} nor {name}");
+}
+
+/// A manifest names what its base was imported from: the file's sha256, or that of what `sha256sum` prints of a folder's files.
+#[test]
+fn a_manifest_names_what_its_base_was_imported_from() {
+    let place = Place::with_active();
+    let source = |composition: &str| {
+        let path = place.arg(&format!("{composition}.json"));
+        place.json(["compose", composition, "--base", "tiny", "--replace", "--out", &path]);
+        let manifest = std::fs::read(place.path(&format!("{composition}.json"))).expect("written");
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
+        manifest["provenance"]["base_source_hash"].clone()
+    };
+    let file = std::fs::read(golden("tiny-q8_0.gguf")).expect("the model");
+    let expected = slm_format::Digest::of(&file);
+    assert_eq!(source("a"), serde_json::json!(expected));
+    let bases = place.json(["list"])["bases"].clone();
+    assert_eq!(bases[0]["source"], serde_json::json!(expected));
+
+    let folder = golden("tiny");
+    let imported = place.json(["import", &folder, "--name", "folder"]);
+    let mut files: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    let read = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+    let mut lines = String::new();
+    for file in files {
+        let name = file.file_name().into_string().expect("text");
+        if read.contains(&name.as_str())
+            || name.ends_with(".safetensors")
+            || name.ends_with(".jinja")
+        {
+            let bytes = std::fs::read(file.path()).expect("a file");
+            lines.push_str(&format!("{}  {name}\n", slm_format::Digest::of(&bytes).hex()));
+        }
+    }
+    assert_eq!(imported["source"], serde_json::json!(slm_format::Digest::of(lines.as_bytes())));
+
+    // A store that an earlier build wrote says nothing of it, and is read all the same.
+    let name = place.store().join("names/base/tiny");
+    let record = std::fs::read_to_string(&name).expect("the record");
+    let at = record.find(",\"source\"").expect("a source");
+    std::fs::remove_file(&name).expect("it is there");
+    std::fs::write(&name, record[..at].to_owned() + "}\n").expect("written");
+    assert_eq!(source("b"), serde_json::Value::Null);
+    assert_eq!(
+        place.json(["import", &golden("tiny-q8_0.gguf"), "--name", "tiny"])["changed"],
+        false
+    );
+    assert!(place.json(["verify", "--deep"])["clean"].as_bool().expect("clean"));
 }
 
 #[test]

@@ -35,13 +35,20 @@ impl<S: Storage> Runtime<S> {
         now: &str,
         replace: bool,
     ) -> Result<Composed, RuntimeError> {
-        let base = self.base_by_reference(base)?;
+        let (reference, base) = (base, self.base_by_reference(base)?);
         let mut entries = Vec::new();
         for &(reference, weight) in stack {
             let (name, record) = self.adapter_record(reference)?;
             entries.push((name, record, weight));
         }
-        let manifest = self.manifest(&base, &entries, now)?;
+        let blob = self.shared.resident.blob_of(&base);
+        // One blob holds the base and its tokenizer.
+        let provenance = Provenance {
+            base_file_hash: blob,
+            base_source_hash: self.base_source(reference, base.id(), blob)?,
+            tokenizer_file_hash: blob,
+        };
+        let manifest = self.manifest(&base, provenance, &entries, now)?;
         // The whole composition is opened once here, so that a manifest that cannot be activated is never stored.
         let composition = self.composition_of(&manifest)?;
         let mut lock = self.lock_to_change(now)?;
@@ -79,7 +86,7 @@ impl<S: Storage> Runtime<S> {
             .into());
         }
         let manifest_digest = self.put_manifest(&lock, &manifest)?;
-        let record = NameRecord { id: composition.id().digest(), blob: manifest_digest };
+        let record = NameRecord::new(composition.id().digest(), manifest_digest);
         let (operation, kind) = (slm_store::Operation::Compose, NameKind::Composition);
         let changed = self.name_logged(&mut lock, operation, kind, name, record, now, replace)?;
         Ok(Composed { composition: composition.id(), manifest, manifest_digest, changed })
@@ -350,9 +357,28 @@ impl<S: Storage> Runtime<S> {
         Ok((reference.parse()?, record))
     }
 
+    /// The digest of what a base was imported from: as the name says that was given, else as any other name of the same blob does.
+    fn base_source(
+        &self,
+        reference: &str,
+        id: BaseId,
+        blob: Option<Digest>,
+    ) -> Result<Option<Digest>, RuntimeError> {
+        let named = self.record(NameKind::Base, reference)?.and_then(|record| record.source);
+        if named.is_some() {
+            return Ok(named);
+        }
+        let records = self.store.names(NameKind::Base)?.into_iter();
+        let mut same = records
+            .filter_map(|(_, record)| record.ok())
+            .filter(|record| record.id == id.digest() && Some(record.blob) == blob);
+        Ok(same.find_map(|record| record.source))
+    }
+
     fn manifest(
         &self,
         base: &Arc<Base>,
+        provenance: Provenance,
         stack: &[(Name, NameRecord, f32)],
         now: &str,
     ) -> Result<Manifest, RuntimeError> {
@@ -379,7 +405,6 @@ impl<S: Storage> Runtime<S> {
                 nnz: adapter.nnz(),
             });
         }
-        let blob = self.shared.resident.blob_of(base);
         let raw = RawManifest {
             base_model_hash: base.id(),
             tokenizer_id: base.tokenizer_id(),
@@ -388,12 +413,7 @@ impl<S: Storage> Runtime<S> {
             timestamp_utc: now.to_owned(),
             plan: None,
             adapters,
-            // One blob holds the base and its tokenizer.
-            provenance: Provenance {
-                base_file_hash: blob,
-                base_source_hash: None,
-                tokenizer_file_hash: blob,
-            },
+            provenance,
             evaluation: None,
         };
         Ok(Manifest::check(raw)?)

@@ -42,10 +42,26 @@ impl<S: Storage> Runtime<S> {
         now: &str,
         replace: bool,
     ) -> Result<ImportedBase, RuntimeError> {
+        self.load_base_from(base, None, name, now, replace)
+    }
+
+    /// As [`Runtime::load_base`], and keeps the digest of the file that the base was read from: manifests name it as where their base came from. A name that
+    /// stands for this base already keeps what it says.
+    ///
+    /// # Errors
+    /// As [`Runtime::load_base`].
+    pub fn load_base_from(
+        &self,
+        base: &Base,
+        source: Option<Digest>,
+        name: &Name,
+        now: &str,
+        replace: bool,
+    ) -> Result<ImportedBase, RuntimeError> {
         let write = |out: &mut dyn Write| base.write_slm(out).map_err(as_io);
-        let (operation, id) = (Operation::Import, base.id().digest());
+        let (operation, from) = (Operation::Import, (base.id().digest(), source));
         let (blob, changed) =
-            self.store_named(operation, NameKind::Base, name, id, &write, now, replace)?;
+            self.store_named(operation, NameKind::Base, name, from, &write, now, replace)?;
         Ok(ImportedBase { base: base.id(), tokenizer: base.tokenizer_id(), blob, changed })
     }
 
@@ -74,9 +90,9 @@ impl<S: Storage> Runtime<S> {
         Arc::clone(&adapter).bind(base.id(), &base.shape())?;
         let write =
             |out: &mut dyn Write| write_adapter(&adapter, &Requires::of(&base), out).map_err(as_io);
-        let (operation, id) = (Operation::AdapterImport, adapter.id().digest());
+        let (operation, from) = (Operation::AdapterImport, (adapter.id().digest(), None));
         let (blob, changed) =
-            self.store_named(operation, NameKind::Adapter, name, id, &write, now, replace)?;
+            self.store_named(operation, NameKind::Adapter, name, from, &write, now, replace)?;
         Ok(ImportedAdapter { adapter: adapter.id(), base: base.id(), blob, report, changed })
     }
 
@@ -86,7 +102,7 @@ impl<S: Storage> Runtime<S> {
         operation: Operation,
         kind: NameKind,
         name: &Name,
-        id: Digest,
+        (id, source): (Digest, Option<Digest>),
         write: &dyn Fn(&mut dyn Write) -> io::Result<()>,
         now: &str,
         replace: bool,
@@ -95,7 +111,7 @@ impl<S: Storage> Runtime<S> {
         self.refuse_taken(kind, name, id, write, replace)?;
         // A blob without a name is no change; `gc` takes it if what follows fails.
         let blob = self.store.put_blob(&lock, &mut |out| write(out))?;
-        let record = NameRecord { id, blob };
+        let record = NameRecord { id, blob, source };
         let changed = self.name_logged(&mut lock, operation, kind, name, record, now, replace)?;
         Ok((blob, changed))
     }
@@ -111,7 +127,11 @@ impl<S: Storage> Runtime<S> {
         now: &str,
         replace: bool,
     ) -> Result<bool, RuntimeError> {
-        if self.store.name(kind, name).is_ok_and(|current| current == Some(record)) {
+        if self
+            .store
+            .name(kind, name)
+            .is_ok_and(|current| current.is_some_and(|current| current.is_same(&record)))
+        {
             return Ok(false);
         }
         let intent = Intent {

@@ -37,6 +37,8 @@ struct Entry {
     name: Name,
     id: Digest,
     blob: Digest,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    source: Option<Digest>,
 }
 
 /// The names that are given and not all in their files yet; mostly none.
@@ -46,7 +48,7 @@ pub(super) struct Journal(Vec<Entry>);
 impl Journal {
     pub(super) fn get(&self, kind: NameKind, name: &Name) -> Option<NameRecord> {
         let entry = self.0.iter().find(|entry| entry.kind == kind && entry.name == *name)?;
-        Some(NameRecord { id: entry.id, blob: entry.blob })
+        Some(NameRecord { id: entry.id, blob: entry.blob, source: entry.source })
     }
 
     pub(super) fn names(&self, kind: NameKind) -> impl Iterator<Item = &Name> {
@@ -59,6 +61,7 @@ impl Journal {
             name: change.name.clone(),
             id: change.record.id,
             blob: change.record.blob,
+            source: change.record.source,
         };
         Journal(changes.map(entry).collect())
     }
@@ -133,8 +136,8 @@ impl<S: Storage> Store<S> {
         }
         // Whoever published it may have died before this step; no part of it may come before the whole.
         self.storage.sync_dir(layout::ROOT)?;
-        for Entry { kind, name, id, blob } in entries {
-            let record = NameRecord { id, blob };
+        for Entry { kind, name, id, blob, source } in entries {
+            let record = NameRecord { id, blob, source };
             self.write_small(&layout::name(kind, &name), &record.encode(&name), Access::ReadOnly)?;
         }
         self.storage.remove(layout::JOURNAL)?;

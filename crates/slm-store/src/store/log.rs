@@ -187,11 +187,16 @@ impl<S: Storage> Store<S> {
             // Of several names, the first is told of; a journal gives all of them or none.
             self.apply_journal()?;
             let wanted = match (open.id, open.blob) {
-                (Some(id), Some(blob)) => Some(NameRecord { id, blob }),
+                (Some(id), Some(blob)) => Some(NameRecord::new(id, blob)),
                 _ => None,
             };
             self.sync_names(kind)?;
-            return Ok(match self.name(kind, name)? == wanted {
+            // The log does not tell where a thing came from.
+            let is_new = match (self.name(kind, name)?, wanted) {
+                (Some(found), Some(wanted)) => found.is_same(&wanted),
+                (found, wanted) => found == wanted,
+            };
+            return Ok(match is_new {
                 true => (Outcome::New, "the name is as it was meant to be"),
                 false => (Outcome::Old, "the name is as it was"),
             });

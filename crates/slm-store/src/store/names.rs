@@ -16,7 +16,8 @@ use crate::storage::{Access, Storage};
 pub type NameEntry = (Name, Result<NameRecord, StoreError>);
 
 impl<S: Storage> Store<S> {
-    /// Makes `name` stand for `record`, past the audit log; `true` if that changed something. With `replace`, a name that stands for something else, or
+    /// Makes `name` stand for `record`, past the audit log; `true` if that changed something. A name that stands for the same thing stays as it is,
+    /// wherever that came from. With `replace`, a name that stands for something else, or
     /// whose record is damaged, is given anew.
     ///
     /// # Errors
@@ -53,7 +54,7 @@ impl<S: Storage> Store<S> {
         replace: bool,
     ) -> Result<bool, StoreError> {
         match self.name(kind, name) {
-            Ok(Some(current)) if current == *record => return Ok(false),
+            Ok(Some(current)) if current.is_same(record) => return Ok(false),
             Ok(None) => {}
             Ok(Some(_)) | Err(StoreError::NameDamaged { .. }) if replace => {}
             Ok(Some(current)) => {

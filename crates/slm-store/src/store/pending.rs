@@ -316,10 +316,10 @@ impl<S: Storage> Staged<'_, S> {
                 active.map(|active| active.generation) != self.generation()
             }
             Change::SetName { kind, name, record, .. } => {
-                !matches!(store.name(*kind, name), Ok(Some(found)) if found == *record)
+                !matches!(store.name(*kind, name), Ok(Some(found)) if found.is_same(record))
             }
             Change::SetNames(changes) => changes.iter().any(|change| {
-                !matches!(store.name(change.kind, &change.name), Ok(Some(found)) if found == change.record)
+                !matches!(store.name(change.kind, &change.name), Ok(Some(found)) if found.is_same(&change.record))
             }),
             Change::SetPolicy(document) => {
                 !matches!(store.policy_digest(), Ok(Some(found)) if found == Digest::of(document))

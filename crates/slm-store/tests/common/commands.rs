@@ -107,7 +107,7 @@ impl Command {
                     (NameKind::Base, "third", b"third"),
                 ] {
                     let blob = store.put_bytes(lock, bytes)?;
-                    let (name, record) = (name.parse().unwrap(), NameRecord { id: blob, blob });
+                    let (name, record) = (name.parse().unwrap(), NameRecord::new(blob, blob));
                     changes.push(NameChange { kind, name, record, replace: true });
                 }
                 let pending = store.begin(lock, intent(Operation::Unpack))?;

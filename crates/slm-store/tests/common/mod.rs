@@ -95,7 +95,7 @@ pub fn import<S: Storage>(
             .composition_id()
             .digest(),
     };
-    let record = NameRecord { id, blob };
+    let record = NameRecord::new(id, blob);
     let name = name.parse().unwrap();
     pending.stage(Change::SetName { kind, name, record, replace: true })?.commit()?;
     Ok(record)

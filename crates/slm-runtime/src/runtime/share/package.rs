@@ -130,7 +130,7 @@ impl<S: Storage> Runtime<S> {
             },
         )?;
         pending.about(composition, manifest_digest);
-        let record = NameRecord { id: composition.digest(), blob: manifest_digest };
+        let record = NameRecord::new(composition.digest(), manifest_digest);
         let stored = self.name_is_free(name, &record, replace).and_then(|()| {
             let lock = pending.lock();
             let mut blobs = vec![self.store.put_blob(lock, &mut |out| (package.write_base)(out))?];
@@ -141,11 +141,14 @@ impl<S: Storage> Runtime<S> {
             blobs.push(self.store.put_bytes(lock, package.manifest)?);
             let kind = NameKind::Composition;
             let mut changes = vec![NameChange { kind, name: name.clone(), record, replace }];
-            let base = NameRecord { id: manifest.base_model_hash.digest(), blob: blobs[0] };
+            let base = NameRecord {
+                source: manifest.provenance.base_source_hash,
+                ..NameRecord::new(manifest.base_model_hash.digest(), blobs[0])
+            };
             self.offer_name(&mut changes, NameKind::Base, name, base)?;
             let mut adapters = Vec::new();
             for AdapterEntry { name, adapter_id, file_hash, .. } in &manifest.adapters {
-                let record = NameRecord { id: adapter_id.digest(), blob: *file_hash };
+                let record = NameRecord::new(adapter_id.digest(), *file_hash);
                 let named = self.offer_name(&mut changes, NameKind::Adapter, name, record)?;
                 adapters.push((name.clone(), *adapter_id, named));
             }
