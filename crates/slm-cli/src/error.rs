@@ -203,6 +203,9 @@ fn advice(code: &str) -> Option<&'static str> {
         "name-damaged" => {
             "give the name anew with --replace, or take it away: slm forget NAME --kind KIND"
         }
+        "not-from-gguf" => {
+            "only a base that came as GGUF can be written as GGUF; slm bake --format safetensors writes a folder"
+        }
         "secret-key-encrypted" => "give the file that holds the password: --password-file FILE",
         "chat-no-template" => "slm run completes a text without a template",
         _ => return None,

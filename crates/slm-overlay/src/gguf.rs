@@ -72,8 +72,8 @@ impl GgufAdapter {
                 continue;
             }
             if key.starts_with("adapter.") && !TEXTS.contains(&key) {
-                let (field, found) = (excerpt(key), value.describe());
-                return Err(OverlayError::UnknownField { field, found });
+                let (entry, found) = (excerpt(key), value.describe());
+                return Err(OverlayError::UnknownEntry { entry, found, of: "a GGUF adapter" });
             }
             warnings.push(format!("the entry {:?} is not read", excerpt(key)));
         }
@@ -295,8 +295,8 @@ fn tokens(value: &Value<'_>) -> Option<Vec<u32>> {
     array.integers()?.into_iter().map(|id| u32::try_from(id).ok()).collect()
 }
 
-fn field(field: &str, found: String, expected: &'static str) -> OverlayError {
-    OverlayError::Field { field: field.into(), found, expected }
+fn field(entry: &str, found: String, expected: &'static str) -> OverlayError {
+    OverlayError::Entry { entry: entry.into(), found, expected }
 }
 
 fn excerpt(text: &str) -> String {

@@ -159,6 +159,13 @@ fn every_entry_of_the_metadata_must_be_there_and_be_one() {
             metadata.insert("epochs".into(), "3".into());
         });
         assert_eq!(code(&more), "adapter-unknown-field");
+        // What is said is about this file: it has no configuration, and PEFT did not write it.
+        let error = DeltaFile::parse(&more, &LIMITS).unwrap_err();
+        let said = format!("{error}; {}", error.hint().unwrap_or_default());
+        assert!(
+            said.starts_with("metadata of the file: ") && said.contains("write the file again")
+        );
+        assert!(!said.contains("PEFT") && !said.contains("configuration"), "{said}");
         let foreign = with(&good, |metadata, _| {
             let key = if kind == "sparse" { "source" } else { "retention" };
             metadata.insert(key.into(), "0.5".into());

@@ -160,6 +160,9 @@ fn gguf_rules() {
         code(&[("adapter.lora.rank_stabilized", Value::Bool(true))]),
         "adapter-unknown-field"
     );
+    let file = gguf(&[("adapter.lora.rank_stabilized", Value::Bool(true))], |_| {});
+    let hint = parse(&file).unwrap_err().hint().unwrap_or_default();
+    assert!(hint.contains("write the file again") && !hint.contains("PEFT"), "{hint}");
     let signed = Value::i32_array(&[5, 6]);
     assert_eq!(code(&[("adapter.alora.invocation_tokens", signed)]), "adapter-field");
 

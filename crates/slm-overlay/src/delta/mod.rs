@@ -78,8 +78,8 @@ impl DeltaFile {
     /// Reads a file: its identity, and its modules.
     ///
     /// # Errors
-    /// [`OverlayError::DeltaVersion`]; [`OverlayError::Field`] for a missing or wrong entry of the metadata (a retention or a mask that is not the content's among them),
-    /// [`OverlayError::UnknownField`] for one that this version has not, [`OverlayError::UnusedTensor`], [`OverlayError::MissingFactor`],
+    /// [`OverlayError::DeltaVersion`]; [`OverlayError::Entry`] for a missing or wrong entry of the metadata (a retention or a mask that is not the content's among them),
+    /// [`OverlayError::UnknownEntry`] for one that this version has not, [`OverlayError::UnusedTensor`], [`OverlayError::MissingFactor`],
     /// [`OverlayError::Dtype`], [`OverlayError::NotMatrix`], and what makes a module unusable.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<DeltaFile, OverlayError> {
         let file = SafeTensors::parse(bytes, limits)?;
@@ -99,7 +99,9 @@ impl DeltaFile {
         let own = kind.parts().1;
         let known = |key: &str| identity::KEYS.contains(&key) || own.contains(&key);
         if let Some((key, value)) = metadata.iter().find(|(key, _)| !known(key)) {
-            return Err(OverlayError::UnknownField { field: key.clone(), found: excerpt(value) });
+            let (entry, found) = (excerpt(key), format!("{:?}", excerpt(value)));
+            let of = "a typed delta of this version and kind";
+            return Err(OverlayError::UnknownEntry { entry, found, of });
         }
         let modules = modules(kind, &file)?;
         let adapter = Adapter::new(modules)?;
@@ -274,7 +276,7 @@ fn digest(metadata: &BTreeMap<String, String>, key: &str) -> Result<Digest, Over
 }
 
 fn field(key: &str, found: &str, expected: &'static str) -> OverlayError {
-    OverlayError::Field { field: key.to_owned(), found: excerpt(found), expected }
+    OverlayError::Entry { entry: key.to_owned(), found: excerpt(found), expected }
 }
 
 fn dtype(tensor: &TensorView<'_>) -> OverlayError {

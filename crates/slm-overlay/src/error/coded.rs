@@ -9,8 +9,10 @@ impl Coded for OverlayError {
         match self {
             OverlayError::ConfigJson { .. } => "adapter-config-json",
             OverlayError::DuplicateKey { .. } => "adapter-config-duplicate-key",
-            OverlayError::Field { .. } => "adapter-field",
-            OverlayError::UnknownField { .. } => "adapter-unknown-field",
+            OverlayError::Field { .. } | OverlayError::Entry { .. } => "adapter-field",
+            OverlayError::UnknownField { .. } | OverlayError::UnknownEntry { .. } => {
+                "adapter-unknown-field"
+            }
             OverlayError::Unsupported { feature, .. } => feature.code(),
             OverlayError::Kind { .. } => "adapter-kind-unsupported",
             OverlayError::Pattern { .. } => "adapter-pattern",
@@ -76,6 +78,9 @@ impl Coded for OverlayError {
             }
             OverlayError::UnknownField { .. } => {
                 Some("a field of a newer PEFT may change the arithmetic; set it to null if it does not".into())
+            }
+            OverlayError::UnknownEntry { .. } => {
+                Some("it may change the arithmetic; write the file again without it if it does not".into())
             }
             OverlayError::F16Range { .. } => Some("import the adapter with its factors as they are".into()),
             OverlayError::Gguf(error) => error.hint(),

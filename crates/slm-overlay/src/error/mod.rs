@@ -46,6 +46,26 @@ pub enum OverlayError {
         /// Its value, as JSON.
         found: String,
     },
+    /// An entry of a file's metadata is not what it must be.
+    #[error("metadata of the file: {entry} is {found}, expected {expected}")]
+    Entry {
+        /// The entry.
+        entry: String,
+        /// Its value.
+        found: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// An entry of a file's metadata that slm does not know.
+    #[error("metadata of the file: {of} has no entry {entry:?}, here {found}")]
+    UnknownEntry {
+        /// The entry.
+        entry: String,
+        /// Its value.
+        found: String,
+        /// Whose metadata they are.
+        of: &'static str,
+    },
     /// A known feature that slm does not apply.
     #[error("adapter configuration: {field} is {found}: {}", .feature.reason())]
     Unsupported {
