@@ -195,6 +195,48 @@ fn a_stack_is_ordered_and_a_shorter_one_adds_what_it_always_added() {
     assert_eq!(bits(&apply(&[(&one, 0.9)], &y, &x)), bits(&only));
 }
 
+/// Two LoRAs in either order differ by rounding alone.
+///
+/// Each adds a number of its own to an output `y`, which does not depend on what stands there: `a` and `b`, floats. With `u = 2^-24` and
+/// `fl(p + q) = (p + q)(1 + e)`, `|e| <= u`, the first order gives `((y + a)(1 + e1) + b)(1 + e2)`, which is from `y + a + b` at most
+/// `u|y + a|(1 + u) + u|y + a + b|` away; the other order likewise with `b`. So the two are at most
+/// `u(|y + a| + |y + b|)(1 + u) + 2u|y + a + b|` apart, which is no more than four half-steps of `|y| + |a| + |b|`.
+#[test]
+fn the_order_of_a_stack_changes_bits_in_rounding_only() {
+    let u = f64::from(f32::EPSILON) / 2.0;
+    let (mut differing, mut worst) = (0, 0.0f64);
+    for seed in 1..=40u64 {
+        let make = |seed, rank: u64| {
+            let a = factor(Encoding::F32, rank, 32, &ramp(rank * 32, seed));
+            bound(0.37, a, factor(Encoding::F32, 64, rank, &ramp(64 * rank, seed + 1)))
+        };
+        let (one, two) = (make(seed, 4), make(seed + 50, 7));
+        let (y, x) = (ramp(64, seed + 100), ramp(32, seed + 200));
+        let ab = || apply(&[(&one, 0.9), (&two, -1.1)], &y, &x);
+        let ba = || apply(&[(&two, -1.1), (&one, 0.9)], &y, &x);
+        let (first, second) = (ab(), ba());
+        assert_eq!(bits(&first), bits(&ab()), "the first order again");
+        assert_eq!(bits(&second), bits(&ba()), "the second order again");
+        // What each adds: from a zero, the addition is exact.
+        let zero = vec![0.0; 64];
+        let (a, b) = (apply(&[(&one, 0.9)], &zero, &x), apply(&[(&two, -1.1)], &zero, &x));
+        for row in 0..64 {
+            let wide = |values: &[f32]| f64::from(values[row]);
+            let (y, a, b) = (wide(&y), wide(&a), wide(&b));
+            let most =
+                u * ((y + a).abs() + (y + b).abs()) * (1.0 + u) + 2.0 * u * (y + a + b).abs();
+            let apart = (wide(&first) - wide(&second)).abs();
+            assert!(apart <= most, "seed {seed}, row {row}: {apart:e}, at most {most:e}");
+            assert!(most <= 4.0 * u * (1.0 + u) * (y.abs() + a.abs() + b.abs()));
+            differing += usize::from(apart > 0.0);
+            worst = worst.max(apart / most);
+        }
+    }
+    println!("{differing} of 2560 outputs differ, by up to {worst:.3} of the bound");
+    // The bound is near what happens: half of it would not hold.
+    assert!(differing > 100 && worst > 0.5, "{differing} {worst}");
+}
+
 /// Eight adapters of ranks 1 to 64 on one tensor: the contract's bits for every shorter stack too, and memory that is the sum of its parts.
 #[test]
 fn eight_adapters_are_eight_additions_and_eight_sizes() {
