@@ -87,7 +87,14 @@ fn centred_cosines(found: &[f32], expected: &[f32], n: usize) -> (f64, f64) {
     (sums[0] / (sums[1] * sums[2]).sqrt(), worst)
 }
 
-/// One adapter or stack on both bases: f32 against the bf16 folder, and the 8-bit path against the same logits.
+/// One adapter or stack on both bases: f32 against the bf16 folder, and the 8-bit path on the Q8_0 file against the same logits.
+///
+/// On Q8_0 the centred cosine of a case, over all of its positions, is at least 0.999: measured 0.999774 for `lora-rslora`, 0.99991 to 0.99998 for
+/// every other. Position by position it is so too but for two of the 360: 0.997909 at position 8 of `lora-rslora` and 0.998848 at position 4 of
+/// `lora-patterns`, where the base alone is at 0.99998. The factors are random and large, and these two adapters turn the logits the furthest of
+/// all (centred cosine with the bare base's at the worst position -0.53 and -0.56, no other below 0.29), so that small differences below grow most. Of
+/// what is missing to 1, three quarters and a half are what Q8_0 rounds of the weights: with f32 activations on the same file the two positions are at
+/// 0.998433 and 0.999445. Without quantization they are within 2e-6 of PEFT.
 fn compare(
     name: &str,
     file: &str,
@@ -116,8 +123,14 @@ fn compare(
     println!(
         "{name:20} f32 relative error {error:.2e}, Q8_0 centred cosine {all:.6}, worst position {worst:.6}"
     );
-    assert!(all >= 0.999, "{name}: centred cosine {all}");
-    assert!(worst >= 0.997, "{name}: centred cosine of the worst position {worst}");
+    assert!(all >= 0.999, "{name}: centred cosine of all positions {all}");
+    // Of 24 positions each, one of either of these two is below.
+    let least = match name {
+        "lora-rslora" => 0.9975,
+        "lora-patterns" => 0.9985,
+        _ => 0.999,
+    };
+    assert!(worst >= least, "{name}: centred cosine of the worst position {worst}");
 }
 
 fn bases() -> [Arc<Base>; 2] {
