@@ -210,11 +210,11 @@ fn stacks() {
     }
 }
 
+/// A tensor's name and shape, innermost first.
+type Named = (String, [u64; 2]);
+
 /// A GGUF adapter of one module, with one entry set or one tensor changed.
-fn gguf_file(
-    entry: Option<(&str, Value<'_>)>,
-    change: &dyn Fn(&mut Vec<(String, [u64; 2])>),
-) -> Vec<u8> {
+fn gguf_file(entry: Option<(&str, Value<'_>)>, change: &dyn Fn(&mut Vec<Named>)) -> Vec<u8> {
     let mut metadata = vec![
         ("general.type", Value::Str("adapter")),
         ("general.architecture", Value::Str("llama")),
@@ -283,7 +283,7 @@ fn gguf_adapters() {
     ] {
         pair_of(promise, code, bad, good);
     }
-    let changed = |change: &dyn Fn(&mut Vec<(String, [u64; 2])>)| read(&gguf_file(None, change));
+    let changed = |change: &dyn Fn(&mut Vec<Named>)| read(&gguf_file(None, change));
     let renamed = |to: &'static str| {
         changed(&|tensors| {
             tensors[0].0 = format!("{to}.lora_a");
