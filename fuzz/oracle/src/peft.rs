@@ -119,46 +119,73 @@ pub(crate) fn holds(adapter: Adapter, report: &BindingReport, base: &BaseShape<'
     assert!(bytes <= limit, "bound, an adapter of {given} bytes takes {bytes}, more than {limit}");
 }
 
-/// An adapter made by the recipe is accepted; with one thing bent it is refused or holds as any. Gives the verdict on what was bent.
+/// One adapter made by the recipe: accepted as it is, or with one thing bent, and then refused or holding as any. Which of the six the recipe's
+/// first choice says, so that an input costs one of them and not all. Gives the verdict on what was bent.
 pub fn peft_recipe(data: &[u8]) -> Verdict {
     let mut recipe = Recipe::new(data);
-    let (config, weights) = valid(&mut recipe);
-    let whole = join(config.as_bytes(), &weights);
-    assert_eq!(peft_file(&whole), Verdict::Accepted, "a valid adapter was refused: {config}");
-    let mut bent = whole.clone();
-    let at = 4 + recipe.below(bent.len() - 4);
-    bent[at] = recipe.byte();
-    peft_file(&bent);
-    let kind = recipe.below(6);
-    let (kind_config, kind_weights) = valid_kind(kind, &mut recipe);
-    let mut other = join(kind_config.as_bytes(), &kind_weights);
-    assert_eq!(peft_file(&other), Verdict::Accepted, "a valid adapter was refused: {kind_config}");
-    let at = 4 + recipe.below(other.len() - 4);
-    other[at] = recipe.byte();
-    peft_file(&other);
-    let fields = [
-        "\"use_dora\": true",
-        "\"bias\": \"all\"",
-        "\"modules_to_save\": [\"lm_head\"]",
-        "\"rank_pattern\": {\"q_proj\": 2}",
-        "\"alpha_pattern\": {\"layers.0\": 1e30}",
-        "\"fan_in_fan_out\": true",
-        "\"unheard_of\": 1",
-        "\"target_modules\": \".*q_proj\"",
-        "\"alora_invocation_tokens\": [1, 2]",
-        "\"lora_bias\": true",
-        "\"ensure_weight_tying\": true",
-    ];
-    let field = recipe.one_of(&fields);
-    let more = config.replacen('{', &format!("{{{field}, "), 1);
-    let verdict = peft_file(&join(more.as_bytes(), &weights));
-    // A configuration of any fields with any values; one that stands twice in an object is refused, so the original's may go.
-    let fields = (0..1 + recipe.below(3)).map(|_| any_field(&mut recipe)).collect::<Vec<_>>();
-    let body = if recipe.rarely(3) { "" } else { &config[1..config.len() - 1] };
-    let glue = if body.is_empty() { "" } else { ", " };
-    let odd = format!("{{{body}{glue}{}}}", fields.join(", "));
-    peft_file(&join(odd.as_bytes(), &weights));
+    match recipe.below(6) {
+        0 => {
+            let (config, weights) = valid(&mut recipe);
+            accepted(&config, &weights)
+        }
+        1 => {
+            let kind = recipe.below(6);
+            let (config, weights) = valid_kind(kind, &mut recipe);
+            accepted(&config, &weights)
+        }
+        2 => {
+            let (config, weights) = valid(&mut recipe);
+            peft_file(&bent(&config, &weights, &mut recipe))
+        }
+        3 => {
+            let kind = recipe.below(6);
+            let (config, weights) = valid_kind(kind, &mut recipe);
+            peft_file(&bent(&config, &weights, &mut recipe))
+        }
+        4 => {
+            let (config, weights) = valid(&mut recipe);
+            let fields = [
+                "\"use_dora\": true",
+                "\"bias\": \"all\"",
+                "\"modules_to_save\": [\"lm_head\"]",
+                "\"rank_pattern\": {\"q_proj\": 2}",
+                "\"alpha_pattern\": {\"layers.0\": 1e30}",
+                "\"fan_in_fan_out\": true",
+                "\"unheard_of\": 1",
+                "\"target_modules\": \".*q_proj\"",
+                "\"alora_invocation_tokens\": [1, 2]",
+                "\"lora_bias\": true",
+                "\"ensure_weight_tying\": true",
+            ];
+            let field = recipe.one_of(&fields);
+            let more = config.replacen('{', &format!("{{{field}, "), 1);
+            peft_file(&join(more.as_bytes(), &weights))
+        }
+        _ => {
+            // Any fields with any values; one that stands twice in an object is refused, so the original's may go.
+            let (config, weights) = valid(&mut recipe);
+            let n = 1 + recipe.below(3);
+            let fields = (0..n).map(|_| any_field(&mut recipe)).collect::<Vec<_>>();
+            let body = if recipe.rarely(3) { "" } else { &config[1..config.len() - 1] };
+            let glue = if body.is_empty() { "" } else { ", " };
+            let odd = format!("{{{body}{glue}{}}}", fields.join(", "));
+            peft_file(&join(odd.as_bytes(), &weights))
+        }
+    }
+}
+
+fn accepted(config: &str, weights: &[u8]) -> Verdict {
+    let verdict = peft_file(&join(config.as_bytes(), weights));
+    assert_eq!(verdict, Verdict::Accepted, "a valid adapter was refused: {config}");
     verdict
+}
+
+/// A file with another byte somewhere behind its first four.
+fn bent(config: &str, weights: &[u8], recipe: &mut Recipe<'_>) -> Vec<u8> {
+    let mut bytes = join(config.as_bytes(), weights);
+    let at = 4 + recipe.below(bytes.len() - 4);
+    bytes[at] = recipe.byte();
+    bytes
 }
 
 /// A field that some version of PEFT knows, with a value of any type.
