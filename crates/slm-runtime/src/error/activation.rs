@@ -76,7 +76,11 @@ pub enum ActivationError {
         found: u32,
     },
     /// A tokenizer beside an adapter has other tokens than the base.
-    #[error("the adapter's tokenizer has {claimed:?} for id {id}, the base has {found:?}")]
+    #[error(
+        "the adapter's tokenizer has {} for id {id}, the base has {}",
+        or_nothing(.claimed),
+        or_nothing(.found)
+    )]
     AdapterTokens {
         /// The id.
         id: u64,
@@ -148,6 +152,10 @@ pub enum ActivationError {
     },
 }
 
+fn or_nothing(text: &Option<String>) -> String {
+    text.as_ref().map_or_else(|| "nothing".to_owned(), |text| format!("{text:?}"))
+}
+
 impl Coded for ActivationError {
     fn code(&self) -> &'static str {
         match self {
@@ -180,6 +188,17 @@ impl Coded for ActivationError {
                 ErrorClass::Damaged
             }
             _ => ErrorClass::Refused,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            ActivationError::AdapterTokens { .. }
+            | ActivationError::AdapterTokenizer { .. }
+            | ActivationError::AdapterTokenizerRules(_) => Some(
+                "use the base that the adapter was made on; if you know that no text of yours shows the difference, take the tokenizer's files out of the folder".into(),
+            ),
+            _ => None,
         }
     }
 }

@@ -181,6 +181,34 @@ fn tensors() {
     import(&mut transcript, 3, &pickled, &[]);
     let alone = place.write("pytorch_model.bin", b"PK\x03\x04 a zip of pickles");
     import(&mut transcript, 3, &alone, &[]);
+    // A tokenizer beside it that has the base's tokens and merges them in another order, and one of no base's rules.
+    let words = std::fs::read_to_string(format!("{}/tokenizer.json", golden("tiny"))).expect("one");
+    for (name, change) in [
+        ("with-its-tokenizer", None),
+        ("with-other-merges", Some("merges")),
+        ("with-another-normalizer", Some("normalizer")),
+        ("with-one-more-token", Some("added")),
+    ] {
+        let folder = Peft::of("lora-qv").write(&place, name);
+        let mut document: Json = serde_json::from_str(&words).expect("JSON");
+        match change {
+            Some("merges") => {
+                document["model"]["merges"].as_array_mut().expect("a list").swap(0, 1)
+            }
+            Some("normalizer") => document["normalizer"] = json!({ "type": "Lowercase" }),
+            Some(_) => document["added_tokens"]
+                .as_array_mut()
+                .expect("a list")
+                .push(json!({ "id": 1024, "content": "<image_soft_token>", "special": true })),
+            None => {}
+        }
+        let path = Path::new(&folder).join("tokenizer.json");
+        std::fs::write(path, document.to_string()).expect("written");
+        match change {
+            Some(_) => import(&mut transcript, 3, &folder, &[]),
+            None => imported(&mut transcript, &folder, &[]),
+        }
+    }
     // One side of tied weights, where both are claimed.
     let mut embed = Peft::of("lora-embed");
     embed.config["target_modules"] = json!(["q_proj", "embed_tokens", "lm_head"]);
