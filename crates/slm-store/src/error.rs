@@ -41,6 +41,14 @@ pub enum StoreError {
         /// The digest of its bytes.
         found: Digest,
     },
+    /// The blob of a generation has another digest than its name says.
+    #[error("the blob of generation {generation} is damaged: its bytes have the digest {found}")]
+    GenerationDamaged {
+        /// The digest it is stored under.
+        generation: Digest,
+        /// The digest of its bytes.
+        found: Digest,
+    },
     /// A damaged blob that nothing names: it may be what is looked for, a signature or an evaluation record.
     #[error(
         "blob {digest} is damaged, and nothing names it: whether it is a signature or an evaluation record that belongs to {about} cannot be told"
@@ -235,7 +243,9 @@ impl Coded for StoreError {
             StoreError::NotFound { .. } => "not-found",
             StoreError::NameTaken { .. } => "name-taken",
             StoreError::Busy => "store-busy",
-            StoreError::BlobDamaged { .. } | StoreError::StrayDamaged { .. } => "blob-damaged",
+            StoreError::BlobDamaged { .. }
+            | StoreError::GenerationDamaged { .. }
+            | StoreError::StrayDamaged { .. } => "blob-damaged",
             StoreError::BlobMissing { .. } | StoreError::BaseMissing { .. } => "blob-missing",
             StoreError::ManifestContradicts { .. } => "name-damaged",
             StoreError::SlotDamaged { .. }
@@ -261,6 +271,7 @@ impl Coded for StoreError {
             StoreError::NotFound { .. } | StoreError::NothingRecorded => ErrorClass::NotFound,
             StoreError::Busy => ErrorClass::Busy,
             StoreError::BlobDamaged { .. }
+            | StoreError::GenerationDamaged { .. }
             | StoreError::StrayDamaged { .. }
             | StoreError::BlobMissing { .. }
             | StoreError::BaseMissing { .. }
@@ -291,6 +302,12 @@ impl Coded for StoreError {
             StoreError::Busy => "wait until the other process has ended; the lock goes with it",
             StoreError::BlobDamaged { .. } => {
                 "import the same file again: a damaged blob is then replaced"
+            }
+            StoreError::GenerationDamaged { generation, .. } => {
+                return Some(format!(
+                    "bring the file blobs/sha256/{} back from a copy of this store: nothing else has what it said; slm audit tells which composition it was of",
+                    generation.hex()
+                ));
             }
             StoreError::StrayDamaged { .. } => {
                 "bring it in again: a damaged blob is then replaced; or let go of what cannot be read: slm gc --drop-damaged"

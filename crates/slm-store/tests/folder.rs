@@ -254,6 +254,28 @@ fn a_reader_is_never_blocked_and_keeps_what_it_mapped() {
     drop(lease);
 }
 
+/// A folder among the files aside is nobody's of the store's: it stays, and no writer stumbles over it.
+#[test]
+fn folders_among_the_files_aside_hinder_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(FsStorage::open(dir.path())).unwrap();
+    prepare(&store);
+    // Under the very names that writers take first.
+    for name in ["0", "1", "2", "notes"] {
+        fs::create_dir_all(dir.path().join("tmp").join(name).join("inside")).unwrap();
+    }
+    fs::write(dir.path().join("tmp/9"), b"left by a writer that died").unwrap();
+    let store = Store::open(FsStorage::open(dir.path())).unwrap();
+    let mut lock = store.lock_at(NOW).unwrap();
+    assert!(!dir.path().join("tmp/9").exists());
+    let blob = store.put_bytes(&lock, b"one more").unwrap();
+    let report = store.gc(&mut lock, &GcOptions::new(NOW), &mut nothing_more).unwrap();
+    assert!(report.removed.contains(&blob));
+    drop(lock);
+    assert!(dir.path().join("tmp/notes/inside").is_dir());
+    assert_clean(&store, "beside folders");
+}
+
 #[test]
 fn a_blob_that_was_changed_in_place_is_named() {
     use std::io::{Seek as _, SeekFrom, Write as _};

@@ -130,10 +130,15 @@ impl<S: Storage> Store<S> {
     /// The generation in the blob `digest`, whose bytes are compared with the digest.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`]; [`StoreError::BlobDamaged`]; [`StoreError::NotAGeneration`]; [`StoreError::Symlink`];
+    /// [`StoreError::NotFound`]; [`StoreError::GenerationDamaged`]; [`StoreError::NotAGeneration`]; [`StoreError::Symlink`];
     /// [`StoreError::Io`].
     pub fn generation(&self, digest: Digest) -> Result<Generation, StoreError> {
-        let blob = self.verified_blob(digest)?;
+        let blob = self.verified_blob(digest).map_err(|error| match error {
+            StoreError::BlobDamaged { expected: generation, found } => {
+                StoreError::GenerationDamaged { generation, found }
+            }
+            other => other,
+        })?;
         Generation::decode((*blob).as_ref())
             .map_err(|problem| StoreError::NotAGeneration { digest, problem })
     }

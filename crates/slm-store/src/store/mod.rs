@@ -101,7 +101,11 @@ impl<S: Storage> Store<S> {
     pub fn lock(&self) -> Result<WriteLock, StoreError> {
         let guard = self.storage.try_lock()?.ok_or(StoreError::Busy)?;
         for name in self.storage.list(layout::TMP)? {
-            self.storage.remove(&format!("{}/{name}", layout::TMP))?;
+            match self.storage.remove(&format!("{}/{name}", layout::TMP)) {
+                // A folder is none of ours: it stays, and hinders nobody.
+                Err(StoreError::Io { kind: io::ErrorKind::IsADirectory, .. }) => {}
+                removed => removed?,
+            }
         }
         if self.storage.read(layout::VERSION, 1)?.is_none() {
             // The file says that the folders outlive a power cut.
@@ -153,8 +157,7 @@ impl<S: Storage> Store<S> {
         write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> Result<Digest, StoreError> {
         self.check(lock);
-        let temp = self.temp()?;
-        let file = self.storage.create(&temp.path)?;
+        let (temp, file) = self.create_temp()?;
         let mut buffer = BufWriter::with_capacity(
             1 << 16,
             Hashing { file, digest: DigestWriter::new(), failed: false },
@@ -264,23 +267,37 @@ impl<S: Storage> Store<S> {
 
     /// Puts a small file in the place of `path`, synced with its folder.
     fn write_small(&self, path: &str, bytes: &[u8], access: Access) -> Result<(), StoreError> {
-        let temp = self.temp()?;
-        let mut file = self.storage.create(&temp.path)?;
+        let (temp, mut file) = self.create_temp()?;
         let written = file.write_all(bytes).and_then(|()| file.seal(access));
         written.map_err(|error| StoreError::io(&temp.path, &error))?;
         self.storage.publish(&temp.path, path)?;
         self.storage.sync_dir(layout::parent(path))
     }
 
-    fn temp(&self) -> Result<Temp<'_, S>, StoreError> {
-        let number = self.temp_files.fetch_add(1, Ordering::Relaxed);
-        Ok(Temp { storage: &self.storage, path: layout::tmp(number) })
+    /// A new file aside, under the first number that is free: the lock has removed files, but not folders that somebody made there.
+    fn create_temp(&self) -> Result<(Temp<'_, S>, S::File), StoreError> {
+        let mut tries = 0;
+        loop {
+            let path = layout::tmp(self.temp_files.fetch_add(1, Ordering::Relaxed));
+            match self.storage.create(&path) {
+                Ok(file) => return Ok((Temp { storage: &self.storage, path }, file)),
+                Err(StoreError::Io { kind: io::ErrorKind::AlreadyExists, .. })
+                    if tries < MAX_TAKEN =>
+                {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn check(&self, lock: &WriteLock) {
         assert!(Arc::ptr_eq(&self.token, &lock.token), "BUG: the lock of another store");
     }
 }
+
+/// How many numbers of files aside may be taken.
+const MAX_TAKEN: usize = 1_000;
 
 /// A file aside, removed when this is dropped unless it was published.
 struct Temp<'a, S: Storage> {

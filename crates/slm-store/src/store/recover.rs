@@ -29,7 +29,7 @@ impl<S: Storage> Store<S> {
     ///
     /// # Errors
     /// [`StoreError::LogDamaged`]; [`StoreError::NothingRecorded`] where the log tells of no generation; [`StoreError::BlobMissing`],
-    /// [`StoreError::BlobDamaged`] or [`StoreError::NotAGeneration`] for the one it tells of; [`StoreError::Symlink`]; [`StoreError::Io`].
+    /// [`StoreError::GenerationDamaged`] or [`StoreError::NotAGeneration`] for the one it tells of; [`StoreError::Symlink`]; [`StoreError::Io`].
     pub fn recorded_generation(&self) -> Result<Option<Recorded>, StoreError> {
         match self.lost_slots()? {
             Some(_) => Ok(Some(self.last_recorded()?.0)),

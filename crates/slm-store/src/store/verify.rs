@@ -116,7 +116,11 @@ impl<S: Storage> Store<S> {
         }
         let mut told = |place, error| {
             // A damaged blob was told of as such already.
-            if !matches!(error, StoreError::BlobDamaged { .. }) {
+            let told = matches!(
+                error,
+                StoreError::BlobDamaged { .. } | StoreError::GenerationDamaged { .. }
+            );
+            if !told {
                 findings.push(Finding { place, error });
             }
             Ok(())
