@@ -24,12 +24,37 @@ pub struct Bounds {
     pub total: u64,
 }
 
-/// Bytes that what `f` returns keeps allocated.
+/// Bytes that what `f` returns keeps: of the allocator, and in huge pages, which do not come from it.
 pub fn kept<T>(f: impl FnOnce() -> T) -> (T, u64) {
+    let pages = huge_pages();
     let region = Region::new(COUNTING);
     let value = f();
     let change = region.change();
-    (value, (change.bytes_allocated - change.bytes_deallocated) as u64)
+    let allocated = change.bytes_allocated - change.bytes_deallocated;
+    (value, allocated as u64 + (huge_pages() - pages))
+}
+
+/// Resident bytes of the mappings that asked for huge pages, as the system counts them: every byte of a weight's or a factor's memory that was written to, up
+/// to the end of its last page.
+#[cfg(target_os = "linux")]
+fn huge_pages() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("the system tells");
+    let (mut resident, mut bytes) = (0, 0);
+    for line in maps.lines() {
+        if let Some(size) = line.strip_prefix("Rss:") {
+            let size = size.trim().strip_suffix(" kB").and_then(|size| size.parse::<u64>().ok());
+            resident = size.expect("a size") * 1024;
+        } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" hg")) {
+            bytes += resident;
+        }
+    }
+    bytes
+}
+
+/// Elsewhere everything comes from the allocator.
+#[cfg(not(target_os = "linux"))]
+fn huge_pages() -> u64 {
+    0
 }
 
 /// `found` bytes are what was planned, to so many percent on either side.
@@ -47,11 +72,15 @@ pub fn check(model: &[u8], adapters: &[(&str, &[u8], &[u8])], works: &[Workload]
     let (bytes, counted) = kept(|| vec![1u8; 1000]);
     assert_eq!(counted, 1000, "the counter counts");
     drop(bytes);
+    let (pages, counted) = kept(|| {
+        let mut pages = slm_quant::layout::AlignedBytes::zeroed(8 << 20);
+        pages.fill(1);
+        pages
+    });
+    assert!((8 << 20..=10 << 20).contains(&counted), "{counted}: the counter sees huge pages");
+    drop(pages);
     let load = || Base::load(model, &LIMITS, Kernels::detect(), &Inline, &|_| {});
     let (base, base_bytes) = kept(|| Arc::new(load().expect("a model")));
-    // Weights in pages of their own do not come from the allocator.
-    let in_pages = if base_bytes < base.weight_bytes() { base.weight_bytes() } else { 0 };
-    let base_bytes = base_bytes + in_pages;
     let (_, tokenizer_bytes) = kept(|| base.tokenizer().expect("a tokenizer").bos());
     let (stack, adapter_bytes) = kept(|| {
         let bind = |&(name, config, weights): &(&str, &[u8], &[u8])| {
