@@ -160,9 +160,7 @@ impl Adapter {
 
     /// Elements of all factors that are not zero; what modules share counts once. Reads them all.
     pub fn nnz(&self) -> u64 {
-        let not_zero =
-            |factor: &Factor| factor.values().filter(|&value| value != 0.0).count() as u64;
-        self.factors().map(not_zero).sum()
+        self.factors().map(Factor::n_not_zero).sum()
     }
 
     /// Bytes of all factors and indices; what modules share counts once.

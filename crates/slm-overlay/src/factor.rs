@@ -42,8 +42,15 @@ impl Factor {
             return Err(wrong);
         }
         let factor = Factor { encoding, rows, cols, data: data.into() };
-        let bad = factor.values().enumerate().find(|(_, value)| !value.is_finite());
-        match bad {
+        // Counted first: that is many elements at a time, and mostly there is nothing to find.
+        let exponent = match encoding {
+            Encoding::F32 => 0x7f80_0000,
+            Encoding::F16 => 0x7c00,
+            _ => 0x7f80,
+        };
+        let n_bad = factor.count(|bits| bits & exponent == exponent);
+        let find = || factor.values().enumerate().find(|(_, value)| !value.is_finite());
+        match (n_bad > 0).then(find).flatten() {
             None => Ok(factor),
             Some((index, value)) => {
                 Err(OverlayError::NonFinite { tensor: name.into(), index: index as u64, value })
@@ -79,6 +86,24 @@ impl Factor {
     /// The elements, row by row, widened exactly.
     pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
         widen(self.encoding, &self.data)
+    }
+
+    /// How many elements are not zero.
+    pub(crate) fn n_not_zero(&self) -> u64 {
+        let magnitude = if self.encoding == Encoding::F32 { 0x7fff_ffff } else { 0x7fff };
+        self.count(|bits| bits & magnitude != 0)
+    }
+
+    /// How many elements have bits that `test` accepts.
+    fn count(&self, test: impl Fn(u32) -> bool) -> u64 {
+        let n = if self.encoding == Encoding::F32 {
+            let elements = self.data.as_chunks().0.iter();
+            elements.filter(|bytes| test(u32::from_le_bytes(**bytes))).count()
+        } else {
+            let elements = self.data.as_chunks().0.iter();
+            elements.filter(|bytes| test(u16::from_le_bytes(**bytes).into())).count()
+        };
+        n as u64
     }
 
     /// Whether both are the same bytes in memory, of one shape.
@@ -150,11 +175,11 @@ impl Factor {
 
     /// Writes the bytes of the transposed matrix, same encoding, to `data`, which has as many.
     pub(crate) fn transpose_into(&self, data: &mut [u8]) {
-        let (rows, cols, width) =
-            (self.rows as usize, self.cols as usize, self.encoding.block_bytes());
-        for (index, element) in self.data.chunks_exact(width).enumerate() {
-            let (row, col) = (index / cols, index % cols);
-            data[(col * rows + row) * width..][..width].copy_from_slice(element);
+        let (rows, cols) = (self.rows as usize, self.cols as usize);
+        if self.encoding == Encoding::F32 {
+            transpose::<4>(rows, cols, &self.data, data);
+        } else {
+            transpose::<2>(rows, cols, &self.data, data);
         }
     }
 
@@ -179,6 +204,16 @@ impl Factor {
     }
 }
 
+/// Elements of so many bytes: row by row in, column by column out.
+fn transpose<const WIDTH: usize>(rows: usize, cols: usize, from: &[u8], to: &mut [u8]) {
+    let (from, to) = (from.as_chunks::<WIDTH>().0, to.as_chunks_mut::<WIDTH>().0);
+    for (col, out) in to.chunks_exact_mut(rows).take(cols).enumerate() {
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = from[row * cols + col];
+        }
+    }
+}
+
 fn widen(encoding: Encoding, data: &[u8]) -> impl Iterator<Item = f32> + '_ {
     data.chunks_exact(encoding.block_bytes()).map(move |bytes| match (encoding, bytes) {
         (Encoding::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
@@ -196,6 +231,35 @@ mod tests {
 
     fn f32_bytes(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// What is counted by bits is what the values say, and a matrix turned twice is itself.
+    #[test]
+    fn elements_are_counted_and_turned_in_every_encoding() {
+        let values = [0.0f32, -0.0, 1.0, -2.5, 1e-8, f32::MIN_POSITIVE / 2.0, 65504.0, 0.0];
+        for encoding in [Encoding::F32, Encoding::F16, Encoding::BF16] {
+            let bytes = |value: &f32| match encoding {
+                Encoding::F32 => value.to_le_bytes().to_vec(),
+                Encoding::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
+                _ => bf16::from_f32(*value).to_le_bytes().to_vec(),
+            };
+            let data: Vec<u8> = values.iter().flat_map(bytes).collect();
+            let factor = Factor::new("x", encoding, 2, 4, Cow::Owned(data)).unwrap();
+            let expected = factor.values().filter(|value| *value != 0.0).count();
+            assert_eq!(factor.n_not_zero(), expected as u64, "{encoding}");
+            let turned = factor.transposed();
+            for (index, value) in factor.values().enumerate() {
+                let (row, col) = (index / 4, index % 4);
+                let there = turned.values().nth(col * 2 + row).unwrap();
+                assert_eq!(there.to_bits(), value.to_bits(), "{encoding} {row} {col}");
+            }
+            assert_eq!(turned.transposed(), factor);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let data = [bytes(&1.0), bytes(&bad), bytes(&2.0)].concat();
+                let refused = Factor::new("x", encoding, 1, 3, Cow::Owned(data)).unwrap_err();
+                assert_eq!(refused.code(), "adapter-non-finite", "{encoding} {bad}");
+            }
+        }
     }
 
     #[test]

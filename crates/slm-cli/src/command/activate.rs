@@ -15,6 +15,8 @@ pub(crate) fn activate(world: &World, what: &str) -> Result<(), CliError> {
     let reference = reference(&runtime, what)?;
     let activation = runtime.activate_composition(&reference, &now())?;
     print(world, &activation);
+    // The process ends, and the system takes back at once what it had: taking it apart piece by piece would take longer.
+    std::mem::forget(runtime);
     Ok(())
 }
 

@@ -46,7 +46,7 @@ use slm_quant::{Executor, Kernels, codec};
 
 use crate::composition::Composition;
 use crate::error::{ModelError, RuntimeError};
-use crate::load::{Base, SourceModel, SourceTensor, TensorBytes};
+use crate::load::{Base, SourceModel, SourceTensor, TensorBytes, TokenizerSource};
 
 /// How tensors are stored in what is baked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -381,7 +381,7 @@ impl Base {
         }
         let source = SourceModel {
             config,
-            tokenizer: self.tokenizer_spec().clone(),
+            tokenizer: TokenizerSource::Read(self.tokenizer_spec().clone()),
             name: self.name().to_owned(),
             chat_template: self.chat_template_source().map(str::to_owned),
             gguf_metadata: None,

@@ -12,8 +12,9 @@ use slm_quant::{Executor, Kernels, Layout, QMatrix};
 
 use crate::chat::ChatTemplate;
 use crate::error::{ModelError, RuntimeError};
+use crate::load::source::CheckedTokenizer;
 use crate::load::{Bytes, Graph, MatrixRef, SourceModel, SourceTensor, examine};
-use crate::parallel::parallel_for;
+use crate::parallel::{join, parallel_for};
 use crate::tokenizer::{Tokenizer, TokenizerSpec};
 
 /// One tensor of a base.
@@ -63,12 +64,11 @@ pub(crate) enum Place<'a> {
 /// A base is `Sync` and holds no state; sessions share it through an [`Arc`]. No method takes it by `&mut`.
 pub struct Base {
     id: BaseId,
-    tokenizer_id: TokenizerId,
     config: ModelConfig,
     graph: Graph,
     tensors: Vec<BaseTensor>,
     bytes: Bytes,
-    tokenizer_spec: TokenizerSpec,
+    checked_tokenizer: CheckedTokenizer,
     tokenizer: OnceLock<Tokenizer>,
     chat_template: Option<String>,
     name: String,
@@ -98,48 +98,61 @@ impl Base {
     ) -> Result<Base, RuntimeError> {
         let SourceModel { config, tokenizer, name, chat_template, gguf_metadata, mut tensors } =
             source;
-        let join = |tensors: &[SourceTensor], file: &[u8]| {
+        let layers = |tensors: &[SourceTensor], file: &[u8]| {
             Graph::join(&config, tensors, &|at| decode_norm(&tensors[at], file, kernels))
         };
         let file: &[u8] = match &place {
             Place::InFile(bytes) => (**bytes).as_ref(),
             Place::Memory { file, .. } => file,
         };
-        let mut graph = join(&tensors, file)?;
-        if tokenizer.vocab_size() != config.vocab_size {
+        let mut graph = layers(&tensors, file)?;
+        // Reading the vocabulary takes one thread as long as hashing many tensors: it is done beside that.
+        let (tokenizer, examined) = match place {
+            Place::InFile(bytes) => {
+                let file: &[u8] = (*bytes).as_ref();
+                let (tokenizer, contents) = join(
+                    exec,
+                    || tokenizer.check(file),
+                    || examine::in_place(&tensors, file, exec),
+                );
+                (tokenizer, contents.map(|contents| (bytes, contents)))
+            }
+            Place::Memory { file, release } => {
+                let (tokenizer, examined) = join(
+                    exec,
+                    || tokenizer.check(file),
+                    || examine::into_memory(&mut tensors, file, exec, release),
+                );
+                let examined = examined.and_then(|(memory, contents)| {
+                    // The norms of the copy: those of the file were only looked at.
+                    graph = layers(&tensors, &memory)?;
+                    Ok((Arc::new(memory) as Bytes, contents))
+                });
+                (tokenizer, examined)
+            }
+        };
+        let tokenizer = tokenizer?;
+        if tokenizer.vocab_size != config.vocab_size {
             return Err(ModelError::Vocabulary {
-                tokenizer: u64::from(tokenizer.vocab_size()),
+                tokenizer: u64::from(tokenizer.vocab_size),
                 model: u64::from(config.vocab_size),
             }
             .into());
         }
-        let (bytes, contents) = match place {
-            Place::InFile(bytes) => {
-                let contents = examine::in_place(&tensors, (*bytes).as_ref(), exec)?;
-                (bytes, contents)
-            }
-            Place::Memory { file, release } => {
-                let (memory, contents) = examine::into_memory(&mut tensors, file, exec, release)?;
-                // The norms of the copy: those of the file were only looked at.
-                graph = join(&tensors, &memory)?;
-                (Arc::new(memory) as Bytes, contents)
-            }
-        };
+        let (bytes, contents) = examined?;
         let tensors: Vec<BaseTensor> = tensors
             .into_iter()
             .zip(contents)
             .map(|(source, content)| BaseTensor { source, content })
             .collect();
         let id = BaseId::compute(&config, &identities(&tensors));
-        let tokenizer_id = tokenizer.id();
         Ok(Base {
             id,
-            tokenizer_id,
             config,
             graph,
             tensors,
             bytes,
-            tokenizer_spec: tokenizer,
+            checked_tokenizer: tokenizer,
             tokenizer: OnceLock::new(),
             chat_template,
             name,
@@ -154,7 +167,7 @@ impl Base {
 
     /// The identity of its tokenizer.
     pub fn tokenizer_id(&self) -> TokenizerId {
-        self.tokenizer_id
+        self.checked_tokenizer.id
     }
 
     /// The configuration.
@@ -177,9 +190,9 @@ impl Base {
         &self.name
     }
 
-    /// The tokenizer document.
+    /// The tokenizer document, read at the first call where the base came as `.slm`: it was checked when the base was opened.
     pub fn tokenizer_spec(&self) -> &TokenizerSpec {
-        &self.tokenizer_spec
+        self.checked_tokenizer.spec()
     }
 
     /// The tokenizer, built at the first call.
@@ -190,7 +203,7 @@ impl Base {
         if let Some(tokenizer) = self.tokenizer.get() {
             return Ok(tokenizer);
         }
-        let tokenizer = Tokenizer::new(&self.tokenizer_spec)?;
+        let tokenizer = Tokenizer::new(self.tokenizer_spec())?;
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 

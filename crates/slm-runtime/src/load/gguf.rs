@@ -10,7 +10,7 @@ use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
-use crate::load::{Base, SourceModel, SourceTensor};
+use crate::load::{Base, SourceModel, SourceTensor, TokenizerSource};
 use crate::tokenizer::TokenizerSpec;
 
 /// Keys under `<architecture>.` that this reader applies or compares.
@@ -72,7 +72,7 @@ pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeE
         .collect();
     Ok(SourceModel {
         config,
-        tokenizer,
+        tokenizer: TokenizerSource::Read(tokenizer),
         name: metadata.str("general.name")?.unwrap_or_default().to_owned(),
         chat_template: metadata.str("tokenizer.chat_template")?.map(str::to_owned),
         gguf_metadata: Some(gguf.raw_metadata().to_bytes()),

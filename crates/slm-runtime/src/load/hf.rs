@@ -11,7 +11,7 @@ use slm_manifest::config::{Architecture, RawModelConfig};
 use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
-use crate::load::{SourceModel, SourceTensor, TensorBytes};
+use crate::load::{SourceModel, SourceTensor, TensorBytes, TokenizerSource};
 use crate::tokenizer::TokenizerSpec;
 
 /// The files of a HF folder, as bytes.
@@ -97,7 +97,7 @@ pub(crate) fn read(files: &HfFiles<'_>, limits: &Limits) -> Result<SourceModel, 
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SourceModel {
         config,
-        tokenizer,
+        tokenizer: TokenizerSource::Read(tokenizer),
         // The folder's own name is a path: it must not reach the stored file.
         name: document.get("_name_or_path").and_then(Value::as_str).unwrap_or_default().to_owned(),
         chat_template: chat_template(files)?,

@@ -16,7 +16,7 @@ pub use base::{Base, BaseTensor};
 pub use graph::{Graph, Layer, MatrixRef};
 pub use hf::HfFiles;
 pub(crate) use slm::peek_base_id;
-pub use source::{Bytes, SourceModel, SourceTensor, TensorBytes};
+pub use source::{Bytes, SourceModel, SourceTensor, TensorBytes, TokenizerSource};
 
 use std::ops::Range;
 

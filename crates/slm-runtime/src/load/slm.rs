@@ -8,8 +8,7 @@ use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
 use crate::load::source::range_in;
-use crate::load::{Base, SourceModel, SourceTensor};
-use crate::tokenizer::TokenizerSpec;
+use crate::load::{Base, SourceModel, SourceTensor, TokenizerSource};
 
 /// The `config` section: postcard of this.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,8 +28,10 @@ pub(crate) fn read(
 ) -> Result<(SourceModel, Vec<ContentHash>), RuntimeError> {
     let container = Container::open(file, limits)?;
     let config: ConfigSection = decode("config", section(&container, SectionKind::Config)?)?;
-    let tokenizer =
-        TokenizerSpec::from_canonical(section(&container, SectionKind::Tokenizer)?, limits)?;
+    let tokenizer = TokenizerSource::Document {
+        bytes: range_in(file, section(&container, SectionKind::Tokenizer)?),
+        limits: *limits,
+    };
     let gguf_metadata = match container.section(SectionKind::SourceMetadata) {
         Some(section) => {
             section.verify()?;

@@ -14,7 +14,7 @@ use slm_overlay::{EMBEDDING, HEAD};
 use slm_quant::Layout;
 
 use crate::error::{ModelError, RuntimeError};
-use crate::load::{SourceModel, SourceTensor, TensorBytes};
+use crate::load::{SourceModel, SourceTensor, TensorBytes, TokenizerSource};
 use crate::tokenizer::TokenizerSpec;
 
 /// Names of a layer's tensors, and ours.
@@ -67,7 +67,7 @@ pub(crate) fn read(file: &[u8], limits: &Limits) -> Result<SourceModel, RuntimeE
     let tokenizer = TokenizerSpec::from_slm1(slm1.tokenizer(), rows, limits)?;
     Ok(SourceModel {
         config,
-        tokenizer,
+        tokenizer: TokenizerSource::Read(tokenizer),
         // The format has none.
         name: "SLM1".to_owned(),
         chat_template: None,

@@ -1,12 +1,12 @@
 //! A model in the normal form, not yet checked against its graph.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use slm_format::Encoding;
-use slm_manifest::ModelConfig;
+use slm_format::{Encoding, Limits};
+use slm_manifest::{ModelConfig, TokenizerId};
 use slm_quant::{Layout, QMatrix, QuantError};
 
-use crate::tokenizer::TokenizerSpec;
+use crate::tokenizer::{Document, TokenizerError, TokenizerSpec};
 
 /// Bytes that stay where they are: an mmap, a buffer, a static.
 pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -68,13 +68,72 @@ impl SourceTensor {
     }
 }
 
+/// A tokenizer document, read already or to be read beside the tensors: for a large vocabulary, that takes as long as hashing many of them.
+#[derive(Debug, Clone)]
+pub enum TokenizerSource {
+    /// Read and checked.
+    Read(TokenizerSpec),
+    /// What [`TokenizerSpec::to_canonical`] wrote, in the model's file.
+    Document {
+        /// Where.
+        bytes: TensorBytes,
+        /// The limits to read it under.
+        limits: Limits,
+    },
+}
+
+impl TokenizerSource {
+    /// The document, checked.
+    pub(crate) fn check(self, file: &[u8]) -> Result<CheckedTokenizer, TokenizerError> {
+        Ok(match self {
+            TokenizerSource::Read(spec) => CheckedTokenizer {
+                id: spec.id(),
+                vocab_size: spec.vocab_size(),
+                document: None,
+                spec: OnceLock::from(spec),
+            },
+            TokenizerSource::Document { bytes, limits } => {
+                // A copy: whoever writes to the file afterwards changes nothing that was found good.
+                let document = Document::check(bytes.of(file).to_vec(), &limits)?;
+                CheckedTokenizer {
+                    id: document.id(),
+                    vocab_size: document.vocab_size(),
+                    document: Some(document),
+                    spec: OnceLock::new(),
+                }
+            }
+        })
+    }
+}
+
+/// A tokenizer that was checked. Where nothing is encoded, its tokens are never copied out of the document.
+#[derive(Debug)]
+pub(crate) struct CheckedTokenizer {
+    /// Its identity.
+    pub(crate) id: TokenizerId,
+    /// How many tokens there are.
+    pub(crate) vocab_size: u32,
+    document: Option<Document>,
+    spec: OnceLock<TokenizerSpec>,
+}
+
+impl CheckedTokenizer {
+    /// The tokenizer, read at the first call.
+    pub(crate) fn spec(&self) -> &TokenizerSpec {
+        self.spec.get_or_init(|| {
+            let document = self.document.as_ref();
+            document.expect("BUG: neither a tokenizer nor its document").spec()
+        })
+    }
+}
+
 /// Everything a base is made of, in the normal form.
 #[derive(Debug, Clone)]
 pub struct SourceModel {
     /// The checked configuration.
     pub config: ModelConfig,
     /// The tokenizer document.
-    pub tokenizer: TokenizerSpec,
+    pub tokenizer: TokenizerSource,
     /// The model's own name, for people.
     pub name: String,
     /// The chat template, if the source has one.

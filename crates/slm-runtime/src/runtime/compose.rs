@@ -252,12 +252,19 @@ impl<S: Storage> Runtime<S> {
         &self,
         base: BaseId,
         entry: &AdapterEntry,
-    ) -> Result<Option<(Adapter, Requires)>, RuntimeError> {
+    ) -> Result<Option<ReadAdapter>, RuntimeError> {
         let resident = self.shared.resident.adapter(base, entry.adapter_id, entry.file_hash);
         if resident.is_some() || !self.store.has_blob(entry.file_hash)? {
             return Ok(None);
         }
-        self.stored_adapter(entry.file_hash).map(Some)
+        self.described_adapter(entry).map(Some)
+    }
+
+    /// The adapter of an entry, and whether it is what the entry says: counting its values takes as long as reading them.
+    fn described_adapter(&self, entry: &AdapterEntry) -> Result<ReadAdapter, RuntimeError> {
+        let (adapter, requires) = self.stored_adapter(entry.file_hash)?;
+        let described = describe(entry, &adapter);
+        Ok(ReadAdapter { adapter, requires, described })
     }
 
     /// `read` is the adapter where it was read already.
@@ -265,7 +272,7 @@ impl<S: Storage> Runtime<S> {
         &self,
         base: &Arc<Base>,
         entry: &AdapterEntry,
-        read: Option<(Adapter, Requires)>,
+        read: Option<ReadAdapter>,
     ) -> Result<Arc<BoundAdapter>, RuntimeError> {
         let absent = || ActivationError::AdapterAbsent {
             name: entry.name.to_string(),
@@ -281,9 +288,9 @@ impl<S: Storage> Runtime<S> {
             describe(entry, adapter.adapter())?;
             return Ok(adapter);
         }
-        let (adapter, requires) = match read {
+        let ReadAdapter { adapter, requires, described } = match read {
             Some(read) => read,
-            None => self.stored_adapter(entry.file_hash)?,
+            None => self.described_adapter(entry)?,
         };
         requires.check(entry.name.as_str(), base)?;
         if adapter.id() != entry.adapter_id {
@@ -294,7 +301,7 @@ impl<S: Storage> Runtime<S> {
             }
             .into());
         }
-        describe(entry, &adapter)?;
+        described?;
         let bound = Arc::new(Arc::new(adapter).bind(base.id(), &base.shape())?);
         self.shared.resident.keep_adapter(base.id(), entry.file_hash, &bound);
         Ok(bound)
@@ -473,6 +480,14 @@ fn quantization(base: &Base) -> Vec<QuantizationEntry> {
 
 fn targets(adapter: &Adapter) -> Vec<String> {
     adapter.modules().iter().map(|module| module.target.clone()).collect()
+}
+
+/// An adapter that was read for an entry of a manifest, not yet held against a base.
+struct ReadAdapter {
+    adapter: Adapter,
+    requires: Requires,
+    /// Whether it is what the entry says.
+    described: Result<(), ActivationError>,
 }
 
 /// Holds the descriptive fields of an entry against the adapter they describe.

@@ -26,7 +26,7 @@ pub use encode::{SpecialTokens, Tokenizer};
 pub use error::TokenizerError;
 pub use pre_tokenizer::PreTokenizer;
 pub use spec::{Algorithm, RawTokenizerSpec, Stripping, Token, TokenKind, TokenizerSpec};
-pub(crate) use spec::{SPACE_MARK, every_split};
+pub(crate) use spec::{Document, SPACE_MARK, every_split};
 
 #[cfg(test)]
 mod tests;
