@@ -216,6 +216,14 @@ fn generations_that_are_none() {
         "time": "2026-11-30T00:00:00Z",
     });
     point(9, generation.to_string().as_bytes(), 7, &["verify"]);
+    // One whose bytes are damaged: what brings an import back brings no generation back.
+    let path = blob_path(&active.to_string());
+    let path = path.to_str().expect("a path");
+    let good = get(&place, path);
+    put(&place, path, &good[1..]);
+    transcript.refused(7, &["status"]);
+    put(&place, path, &good);
+    transcript.accepted(&["status"]);
     insta::assert_snapshot!(transcript.finish());
 }
 
