@@ -74,16 +74,16 @@ fn survives(op: &Op, storage: MemStorage, old: &str, new: &str, at: &str) -> boo
     assert!(found == old || found == new, "{}, {at}: neither old nor new:\n{found}", op.name);
     let report = runtime.verify(true);
     // Half of a slot may have arrived: the other one is in force, this says so, and the next lock writes it anew.
-    let is_old = found == old;
+    // What the operation is there to mend is damaged until it has.
+    let is_to_mend = found == old && op.name.starts_with("recover");
     let torn = |found: &Finding| match found.error {
         StoreError::SlotUnusable { .. } => true,
-        // Damage that the operation is there to mend.
-        StoreError::SlotDamaged { .. } => is_old && op.name.starts_with("recover"),
+        StoreError::SlotDamaged { .. } => is_to_mend,
         _ => false,
     };
     assert!(report.findings.iter().all(torn), "{}, {at}: {:?}", op.name, report.findings);
     tells_the_truth(&runtime, found == new, at);
-    if !report.is_clean() && !(is_old && op.name.starts_with("recover")) {
+    if !report.is_clean() && !is_to_mend {
         let report = runtime.verify(true);
         assert!(report.is_clean(), "{}, {at}, recovered: {:?}", op.name, report.findings);
     }
