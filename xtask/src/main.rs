@@ -41,7 +41,8 @@ usage: cargo xtask COMMAND
   parity [--model FILE …]     the same digests natively on every tier and as WASM under Node; with a model: on it, and how fast
   kernels                     every tier's kernels have the scalar bits: here, on aarch64 under qemu, as WASM under Node
   oci                         signatures and packages beside minisign, skopeo and a docker-registry on loopback: the same ids, the same bits
-  faults                      kill -9, a full disk, no rights, damage, a second writer: nothing is lost and the next command works; as root
+  faults [sweep|program]      every state of a power cut at every step; kill -9, a full disk, no rights, damage, a second writer: nothing is
+                              lost and the next command works; as root; or one half of it
   golden [--accept]           the golden logits; --accept makes them again and shows what changed
   bench --peers DIR …         slm beside llama.cpp's binaries in DIR: tables of ratios and of the machine's limits; alone, it prints its options
   drift [--models DIR]        how far merging ends from what was meant: docs/drift.md, its numbers and plots; with DIR on SmolLM2 too
@@ -75,6 +76,8 @@ fn dispatch(args: &[&str]) -> Outcome {
         ["kernels"] => kernels::check(),
         ["oci"] => oci::check(),
         ["faults"] => faults::check(),
+        ["faults", "sweep"] => faults::sweep(),
+        ["faults", "program"] => faults::program(),
         ["golden"] => golden::check(),
         ["golden", "--accept"] => golden::accept(),
         ["bench", rest @ ..] => bench::run(rest),

@@ -23,10 +23,20 @@ fn every_power_cut() -> std::process::Command {
     cargo
 }
 
-/// Builds the program and does everything; what needs root (mounts, another user) is refused without it.
+/// Both halves.
 pub(crate) fn check() -> Outcome {
+    sweep()?;
+    program()
+}
+
+/// Every state of a power cut at every step of every operation.
+pub(crate) fn sweep() -> Outcome {
+    run::must(&mut every_power_cut())
+}
+
+/// Builds the program and does to it what can be done from outside; what needs root (mounts, another user) is refused without it.
+pub(crate) fn program() -> Outcome {
     run::must(run::cargo().args(["build", "--release", "--package", "slm-cli"]))?;
-    run::must(&mut every_power_cut())?;
     let store = Store::new("faults")?;
     let outcome = kills::check(&store, KILLS).and_then(|()| blows::check(&store));
     store.remove();
