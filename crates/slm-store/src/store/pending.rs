@@ -311,10 +311,10 @@ impl<S: Storage> Staged<'_, S> {
                     .is_ok_and(|active| active.map(|active| active.generation) != generation)
             }
             // The old state is that nothing tells what is active.
-            Change::Recover(_) => {
-                let active = store.active().ok().flatten();
-                active.map(|active| active.generation) != self.generation()
-            }
+            Change::Recover(_) => match store.active() {
+                Ok(active) => active.map(|active| active.generation) != self.generation(),
+                Err(error) => matches!(error, StoreError::SlotDamaged { .. }),
+            },
             Change::SetName { kind, name, record, .. } => {
                 !matches!(store.name(*kind, name), Ok(Some(found)) if found.is_same(record))
             }
