@@ -25,6 +25,9 @@ const IMAGES: usize = if cfg!(debug_assertions) { 4 } else { 128 };
 /// Where `SLM_SWEEP=exhaustive` asks for it, as `cargo xtask faults` does, all states are looked at after a step that leaves at most so many.
 const ALL_IMAGES: usize = 4_096;
 
+/// As [`ALL_IMAGES`], for heavy operations: the states of a step are in memory together, each with the whole package, some 6 MB.
+const ALL_HEAVY_IMAGES: usize = 1_024;
+
 /// What is there for whoever asks: names, what they stand for, and what is active.
 fn state<S: Storage>(runtime: &Runtime<S>) -> String {
     let store = runtime.store();
@@ -207,7 +210,8 @@ fn crashes_everywhere(op: &Op) -> Cuts {
         drop(runtime);
         let possible = storage.possible_images().unwrap_or(usize::MAX);
         let few = if cfg!(debug_assertions) && op.heavy { IMAGES / 2 } else { IMAGES };
-        let limit = if exhaustive && possible <= ALL_IMAGES { ALL_IMAGES } else { few };
+        let all = if op.heavy { ALL_HEAVY_IMAGES } else { ALL_IMAGES };
+        let limit = if exhaustive && possible <= all { all } else { few };
         cuts.whole += usize::from(possible <= limit);
         cuts.most = cuts.most.max(possible);
         cuts.possible = cuts.possible.saturating_add(possible);
