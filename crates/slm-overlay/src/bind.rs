@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use slm_format::Encoding;
 use slm_manifest::{AdapterId, BaseId};
-use slm_quant::QMatrix;
 use slm_quant::layout::AlignedBytes;
+use slm_quant::{DownMatrix, QuantError, UpMatrix};
 
 use crate::kind::{Csr, Kron, Materials, RowSums, row_sums};
 use crate::shape::{EMBEDDING, HEAD};
@@ -17,8 +16,8 @@ use crate::{Adapter, BaseShape, Delta, Factor, Module, OverlayError};
 pub struct BoundAdapter {
     adapter: Arc<Adapter>,
     base: BaseId,
-    /// The modules' A, and B transposed to `[rank, out]` so that the up-projection reads whole rows: in one piece and in the order in which a
-    /// pass reads them, because small pieces in many places cost more than their bytes.
+    /// The modules' A and B as a lone token reads them, in one piece and in the order of a pass: what costs is less their bytes than each
+    /// place in memory where reading begins anew.
     working: Arc<AlignedBytes>,
     places: Vec<Place>,
     forms: Vec<Form>,
@@ -26,9 +25,11 @@ pub struct BoundAdapter {
 
 /// Where a low-rank module's factors are in the working form; empty for other modules.
 #[derive(Debug, Clone, Default)]
-struct Place {
-    a: Range<usize>,
-    b_transposed: Range<usize>,
+pub(crate) struct Place {
+    /// A down-projection, but for the embedding table: rows of that are made from A, which is an up-projection then.
+    pub(crate) a: Range<usize>,
+    /// An up-projection; empty for the embedding table, whose B is read row by row.
+    pub(crate) b: Range<usize>,
 }
 
 /// What a module needs beside its pair, or in the place of one.
@@ -130,38 +131,14 @@ impl BoundAdapter {
         &self.forms[index]
     }
 
-    /// A of a low-rank module, `[rank, in]`.
-    pub(crate) fn a(&self, index: usize) -> QMatrix<'_> {
-        let (a, _) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
-        matrix(a.encoding(), a.rows(), a.cols(), &self.working[self.place_of_a(index)])
-    }
-
     /// All factors of low-rank modules, in the order in which a pass reads them.
-    pub(crate) fn working(&self) -> &[u8] {
+    pub(crate) fn working(&self) -> &Arc<AlignedBytes> {
         &self.working
     }
 
-    /// Where a module's A is in [`BoundAdapter::working`].
-    pub(crate) fn place_of_a(&self, index: usize) -> Range<usize> {
-        self.places[index].a.clone()
-    }
-
-    /// Where a module's B is.
-    pub(crate) fn place_of_b(&self, index: usize) -> Range<usize> {
-        self.places[index].b_transposed.clone()
-    }
-
-    /// Row `row` of a low-rank module's B, `[rank]`.
-    pub(crate) fn b_row(&self, index: usize, row: usize, out: &mut [f32]) {
-        let (_, b) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
-        b.row_into(row, out);
-    }
-
-    /// B of a low-rank module, transposed: `[rank, out]`.
-    pub(crate) fn b_transposed(&self, index: usize) -> QMatrix<'_> {
-        let (_, b) = pair(self.module(index)).expect("BUG: a pair of a module that has none");
-        let bytes = &self.working[self.place_of_b(index)];
-        matrix(b.encoding(), b.cols(), b.rows(), bytes)
+    /// Where a module's factors are in [`BoundAdapter::working`].
+    pub(crate) fn place(&self, index: usize) -> Place {
+        self.places[index].clone()
     }
 }
 
@@ -181,8 +158,8 @@ pub(crate) fn expect_invocable(
     }
 }
 
-/// The pair of a low-rank module.
-fn pair(module: &Module) -> Option<(&Factor, &Factor)> {
+/// The pair of a low-rank module: A `[rank, in]`, B `[out, rank]`.
+pub(crate) fn pair(module: &Module) -> Option<(&Factor, &Factor)> {
     match &module.delta {
         Delta::Lora(lora) => Some((&lora.a, &lora.b)),
         Delta::Dora(dora) => Some((&dora.a, &dora.b)),
@@ -197,12 +174,23 @@ fn pairs(modules: &[Module]) -> (AlignedBytes, Vec<Place>) {
     let mut working = AlignedBytes::zeroed(end);
     for (module, place) in modules.iter().zip(&places) {
         let Some((a, b)) = pair(module) else { continue };
-        working[place.a.clone()].copy_from_slice(a.data());
-        if !place.b_transposed.is_empty() {
-            b.transpose_into(&mut working[place.b_transposed.clone()]);
-        }
+        let [a_bytes, b_bytes] = [&place.a, &place.b].map(|place| place.clone());
+        let packed = if module.target == EMBEDDING {
+            pack_up(&a.transposed(), &mut working[a_bytes])
+        } else {
+            pack_down(a, &mut working[a_bytes]).and_then(|()| pack_up(b, &mut working[b_bytes]))
+        };
+        packed.expect("BUG: a factor of the wrong length");
     }
     (working, places)
+}
+
+fn pack_down(a: &Factor, bytes: &mut [u8]) -> Result<(), QuantError> {
+    DownMatrix::pack(a.encoding(), a.rows() as usize, a.cols() as usize, a.data(), bytes)
+}
+
+fn pack_up(b: &Factor, bytes: &mut [u8]) -> Result<(), QuantError> {
+    UpMatrix::pack(b.encoding(), b.rows() as usize, b.cols() as usize, b.data(), bytes)
 }
 
 /// Where each module's factors go, and how long all are together. Modules that read the same rows have their A one after the other, then
@@ -236,7 +224,7 @@ fn places(modules: &[Module]) -> (Vec<Place>, usize) {
         if shares {
             shared.push((factor, place.clone()));
         }
-        *(if half == 0 { &mut places[n].a } else { &mut places[n].b_transposed }) = place;
+        *(if half == 0 { &mut places[n].a } else { &mut places[n].b }) = place;
     }
     (places, end)
 }
@@ -297,9 +285,4 @@ fn check_sum(
         }
     }
     Ok(())
-}
-
-fn matrix(encoding: Encoding, rows: u32, cols: u32, data: &[u8]) -> QMatrix<'_> {
-    QMatrix::new(encoding, rows as usize, cols as usize, data)
-        .expect("BUG: a factor of the wrong length")
 }

@@ -6,7 +6,7 @@ use crate::arch::{is_integer_coded, scalar};
 use crate::layout::BLOCK_BYTES;
 use crate::matmul::{self, Ahead, Rows, Then, ThenPair};
 use crate::queries::{Queries, check_rows};
-use crate::{Executor, QMatrix, QuantizedRows, Tier};
+use crate::{DownMatrix, Executor, QMatrix, QuantizedRows, Tier, UpMatrix, low_rank};
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 use crate::arch::neon;
@@ -242,24 +242,46 @@ impl Kernels {
         matmul::matmul_pair(*self, exec, outs, ws, Rows { x, xq }, ahead, then);
     }
 
-    /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r bt[r, first + o] * z[t, r]` from +0.0, `r` ascending; then
-    /// `y[t, o] = y[t, o] + s * u`.
-    ///
-    /// `bt` is the transposed up-projection of an adapter, rank rows of F32, F16 or BF16; `y` may be any run of its columns; `z` is
-    /// `[n_tokens, bt.rows()]`. No heap allocation.
+    /// Down-projections of one token's `x`: `z_r = dot16(a_r, x)` of each matrix, handed out to `exec` where they are large. The bits of
+    /// [`Kernels::matmul`] with the same rows. No heap allocation.
     ///
     /// # Panics
-    /// When the lengths do not fit each other or `bt` has another encoding.
-    pub fn lora_up(
+    /// When the lengths do not fit each other.
+    pub fn low_rank_down<const N: usize>(
+        &self,
+        exec: &dyn Executor,
+        outs: [&mut [f32]; N],
+        matrices: [&DownMatrix<'_>; N],
+        x: &[f32],
+    ) {
+        const { assert!(N <= 3, "at most three products together") };
+        let mut three: [&mut [f32]; 3] = [&mut [], &mut [], &mut []];
+        let mut given = [None; 3];
+        for (n, (out, matrix)) in outs.into_iter().zip(matrices).enumerate() {
+            three[n] = out;
+            given[n] = Some(matrix);
+        }
+        low_rank::down(*self, exec, three, given, x);
+    }
+
+    /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r b[first + o, r] * z[t, r]` from +0.0, `r` ascending; then
+    /// `y[t, o] = y[t, o] + s * u`.
+    ///
+    /// `b` is the up-projection of an adapter; `y` may be any run of its rows, and is fastest from a multiple of 16 on; `z` is
+    /// `[n_tokens, b.rank()]`. No heap allocation.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn low_rank_up(
         &self,
         y: &mut [f32],
         s: f32,
-        bt: &QMatrix,
+        b: &UpMatrix<'_>,
         first: usize,
         z: &[f32],
         n_tokens: usize,
     ) {
-        matmul::lora_up(*self, y, s, bt, first, z, n_tokens);
+        low_rank::up(*self, y, s, b, first, z, n_tokens);
     }
 
     /// Asks for `values` to be brought nearer while something else is computed. Changes nothing but time; does nothing on tiers without the

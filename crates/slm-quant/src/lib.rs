@@ -28,6 +28,7 @@
 mod error;
 mod exec;
 mod kernels;
+mod low_rank;
 mod matmul;
 mod matrix;
 mod memory;
@@ -46,6 +47,7 @@ pub use exec::RayonExecutor;
 pub use exec::{Executor, Inline};
 pub use kernels::Kernels;
 pub use layout::Layout;
+pub use low_rank::{DownMatrix, UpMatrix};
 pub use matmul::{Ahead, Piece, Then, ThenPair};
 pub use matrix::QMatrix;
 pub use queries::Queries;

@@ -2,8 +2,6 @@
 
 use std::cell::Cell;
 
-use slm_format::Encoding;
-
 use crate::arch::is_integer_coded;
 use crate::kernels::tier_call;
 use crate::layout::{Layout, STRIP_ROWS};
@@ -278,37 +276,8 @@ fn int8_part(kernels: Kernels, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq:
     }
 }
 
-/// `u = Σ_r bt[r, first + o] * z[t, r]`, then `y[t, o] = y[t, o] + s * u`, for `y` as `[n_tokens, n]`.
-pub(crate) fn lora_up(
-    kernels: Kernels,
-    y: &mut [f32],
-    s: f32,
-    bt: &QMatrix,
-    first: usize,
-    z: &[f32],
-    n_tokens: usize,
-) {
-    assert!(
-        matches!(bt.encoding(), Encoding::F32 | Encoding::F16 | Encoding::BF16),
-        "encoding of the up-projection"
-    );
-    assert_eq!(z.len(), n_tokens * bt.rows(), "rank of the up-projection");
-    if n_tokens == 0 {
-        return assert!(y.is_empty(), "outputs of the up-projection");
-    }
-    assert!(y.len().is_multiple_of(n_tokens), "outputs of the up-projection");
-    let n = y.len() / n_tokens;
-    assert!(first + n <= bt.cols(), "outputs of the up-projection");
-    if n == 0 {
-        return;
-    }
-    for (y, z) in y.chunks_exact_mut(n).zip(z.chunks_exact(bt.rows())) {
-        tier_call!(kernels, lora_strip(y, s, bt, z, first));
-    }
-}
-
 /// [`job_units`] for rows that are decoded one by one or are plain floats; whole strips all the same where these are many.
-fn float_units(exec: &dyn Executor, n: usize, unit_bytes: usize) -> usize {
+pub(crate) fn float_units(exec: &dyn Executor, n: usize, unit_bytes: usize) -> usize {
     let multiple = if n >= 4 * STRIP_ROWS { STRIP_ROWS } else { FLOAT_ROWS };
     let workers = exec.n_workers();
     if workers <= 1 {

@@ -105,17 +105,6 @@ impl<'a> QMatrix<'a> {
         Ok(())
     }
 
-    /// Whether the matrix can be an adapter's factor in [`crate::Kernels::lora_up`]: F32, F16 or BF16.
-    ///
-    /// # Errors
-    /// [`QuantError::Unusable`] for another encoding.
-    pub fn check_lora_factor(&self) -> Result<(), QuantError> {
-        match self.encoding() {
-            Encoding::F32 | Encoding::F16 | Encoding::BF16 => Ok(()),
-            encoding => Err(QuantError::Unusable { encoding, what: "an adapter's up-projection" }),
-        }
-    }
-
     /// Rows (output elements).
     pub fn rows(&self) -> usize {
         self.rows

@@ -1,9 +1,9 @@
-//! What functions must give by the contract, up-projections by its own words, and executors: on every tier.
+//! What functions must give by the contract, and executors: on every tier.
 
 mod common;
 
 use common::{Kind, Random, bits, guarded, others, scalar, weights};
-use slm_format::{Coded, Encoding};
+use slm_format::Encoding;
 use slm_quant::{Inline, Kernels, QMatrix};
 
 #[test]
@@ -91,46 +91,6 @@ fn exp_is_close() {
     assert!(worst < 2.5e-7, "relative error {worst:e}");
 }
 
-#[test]
-fn lora_agrees() {
-    let mut random = Random(5);
-    for encoding in [Encoding::F32, Encoding::F16, Encoding::BF16] {
-        for (rank, cols) in [(1, 1), (3, 7), (8, 8), (8, 33), (16, 64), (5, 576)] {
-            for n_tokens in [1, 2, 5] {
-                let data = weights(encoding, rank, cols, Kind::Random, &mut random);
-                let bt = QMatrix::new(encoding, rank, cols, &data).unwrap();
-                bt.check_lora_factor().unwrap();
-                let (y, z) =
-                    (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
-                let run = |k: Kernels| guarded(&y, |y| k.lora_up(y, 0.3, &bt, 0, &z, n_tokens));
-                let expected = run(scalar());
-                for kernels in others() {
-                    assert_eq!(run(kernels), expected, "{encoding} {rank}x{cols} {n_tokens}");
-                }
-                // The contract's own words.
-                let mut b = vec![vec![0.0; cols]; rank];
-                for (r, row) in b.iter_mut().enumerate() {
-                    scalar().decode_row(row, &bt, r);
-                }
-                for t in 0..n_tokens {
-                    for o in 0..cols {
-                        let mut u = 0.0f32;
-                        for r in 0..rank {
-                            u += b[r][o] * z[t * rank + r];
-                        }
-                        let product = 0.3 * u;
-                        let y = y[t * cols + o] + product;
-                        assert_eq!(expected[t * cols + o], y.to_bits());
-                    }
-                }
-            }
-        }
-    }
-    let data = [0u8; 34];
-    let quantized = QMatrix::new(Encoding::Q8_0, 1, 32, &data).unwrap();
-    assert_eq!(quantized.check_lora_factor().unwrap_err().code(), "quant-unusable");
-}
-
 #[cfg(feature = "rayon")]
 #[test]
 fn executors_agree() {
@@ -186,23 +146,6 @@ fn executors_agree() {
                 );
                 assert_eq!(bits(&a), doubled, "{encoding} {n_tokens} in step");
             }
-        }
-    }
-    let (rank, cols) = (16, 5000);
-    let data = weights(Encoding::F16, rank, cols, Kind::Random, &mut random);
-    let bt = QMatrix::new(Encoding::F16, rank, cols, &data).unwrap();
-    for n_tokens in [1, 9] {
-        let (y, z) = (random.floats(n_tokens * cols, 1.0), random.floats(n_tokens * rank, 1.0));
-        for kernels in others() {
-            let whole = guarded(&y, |y| kernels.lora_up(y, 2.0, &bt, 0, &z, n_tokens));
-            // Token by token, and in runs of columns.
-            let mut pieces = y.clone();
-            for (t, y) in pieces.chunks_exact_mut(cols).enumerate() {
-                for (at, y) in y.chunks_mut(700).enumerate() {
-                    kernels.lora_up(y, 2.0, &bt, 700 * at, &z[t * rank..][..rank], 1);
-                }
-            }
-            assert_eq!(whole, bits(&pieces));
         }
     }
 }

@@ -26,7 +26,7 @@ pub use attention::{check_attention, check_queries};
 pub use cases::{KINDS, Kind, activations, columns, f16_offsets, weights};
 pub use checker::{Mismatch, Summary};
 pub use functions::{check_exp, check_extremes, check_functions, check_halves, check_rope};
-pub use products::{check_products, check_quantized_rows, check_up_projections};
+pub use products::{check_low_rank, check_products, check_quantized_rows};
 pub use random::Random;
 pub use reference::check_reference;
 
@@ -41,7 +41,7 @@ pub const CHECKS: [(&str, Check); 11] = [
     ("reference", check_reference),
     ("products", check_products),
     ("quantized-rows", check_quantized_rows),
-    ("up-projections", check_up_projections),
+    ("low-rank", check_low_rank),
     ("functions", check_functions),
     ("extremes", check_extremes),
     ("halves", check_halves),

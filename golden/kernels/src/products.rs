@@ -1,7 +1,7 @@
 //! Products, decoders, quantized rows and up-projections.
 
 use slm_format::Encoding;
-use slm_quant::{Inline, Kernels, QMatrix, QuantizedRows, Tier, layout};
+use slm_quant::{DownMatrix, Inline, Kernels, QMatrix, QuantizedRows, Tier, UpMatrix, layout};
 
 use crate::cases::{KINDS, Kind, activations, columns, weights};
 use crate::checker::{Checker, GUARD, Mismatch, Summary, bits};
@@ -137,23 +137,32 @@ pub fn check_quantized_rows(tier: Tier) -> Result<Summary, Mismatch> {
     Ok(checker.summary())
 }
 
-/// Up-projections of adapters in the precisions of their factors.
+/// The two halves of low-rank terms in the precisions of their factors.
 ///
 /// # Errors
 /// The first result that has other bits than the scalar tier's.
-pub fn check_up_projections(tier: Tier) -> Result<Summary, Mismatch> {
+pub fn check_low_rank(tier: Tier) -> Result<Summary, Mismatch> {
     let mut checker = Checker::new(tier)?;
     let mut random = Random(5);
+    let told = |error: slm_quant::QuantError| Mismatch::new(error.to_string());
     for encoding in [Encoding::F32, Encoding::F16, Encoding::BF16] {
-        for (rank, cols) in [(1, 1), (3, 7), (8, 8), (8, 33), (16, 64), (5, 576)] {
-            for n_tokens in [1, 2, 5] {
-                let data = weights(encoding, rank, cols, Kind::Random, &mut random);
-                let bt = QMatrix::new(encoding, rank, cols, &data)
-                    .map_err(|error| Mismatch::new(error.to_string()))?;
-                let y = random.floats(n_tokens * cols, 1.0);
+        for (rank, cols) in [(1, 1), (3, 7), (8, 8), (8, 33), (16, 64), (5, 576), (7, 144)] {
+            let data = weights(encoding, rank, cols, Kind::Random, &mut random);
+            let mut packed = vec![0; data.len()];
+            DownMatrix::pack(encoding, rank, cols, &data, &mut packed).map_err(told)?;
+            let a = DownMatrix::new(encoding, rank, cols, &packed).map_err(told)?;
+            let (z, x) = (random.floats(rank, 1.0), random.floats(cols, 1.0));
+            let name = || format!("down-projection {encoding} {rank}x{cols}");
+            checker.both(name, &z, |k, z| k.low_rank_down(&Inline, [z], [&a], &x))?;
+
+            let data = weights(encoding, cols, rank, Kind::Random, &mut random);
+            UpMatrix::pack(encoding, cols, rank, &data, &mut packed).map_err(told)?;
+            let b = UpMatrix::new(encoding, cols, rank, &packed).map_err(told)?;
+            for (first, n_tokens) in [(0, 1), (cols / 3, 1), (0, 5)] {
+                let y = random.floats(n_tokens * (cols - first), 1.0);
                 let z = random.floats(n_tokens * rank, 1.0);
-                let name = || format!("up-projection {encoding} {rank}x{cols}, {n_tokens} tokens");
-                checker.both(name, &y, |k, y| k.lora_up(y, 0.3, &bt, 0, &z, n_tokens))?;
+                let name = || format!("up-projection {encoding} {cols}x{rank}, {n_tokens} tokens");
+                checker.both(name, &y, |k, y| k.low_rank_up(y, 0.3, &b, first, &z, n_tokens))?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{AdapterKind, Kind, Pair, expect_rank, expect_scale, expect_shape, is_zero, len};
 use crate::{Factor, OverlayError};
-use slm_quant::{Executor, Kernels};
+use slm_quant::Kernels;
 
 /// What a LoRA adapter adds to one tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,10 +104,6 @@ pub(crate) struct LoraTerm {
 }
 
 impl LoraTerm {
-    pub(crate) fn down(&self, kernels: &Kernels, exec: &dyn Executor, z: &mut [f32], x: &[f32]) {
-        kernels.matmul(exec, z, &self.pair.a(), x, None);
-    }
-
     /// `z` is `[n_tokens, rank]` of just these tokens.
     pub(crate) fn up(
         &self,
@@ -117,7 +113,7 @@ impl LoraTerm {
         z: &[f32],
         n_tokens: usize,
     ) {
-        kernels.lora_up(y, self.s, &self.pair.b_transposed(), first_row, z, n_tokens);
+        self.pair.up(kernels, y, self.s, first_row, z, n_tokens);
         if !self.bias.is_empty() {
             let n_rows = y.len() / n_tokens;
             let bias = &self.bias[first_row..first_row + n_rows];

@@ -2,31 +2,113 @@
 
 use std::sync::Arc;
 
-use slm_quant::QMatrix;
+use slm_format::Encoding;
+use slm_quant::layout::AlignedBytes;
+use slm_quant::{DownMatrix, Executor, Kernels, QMatrix, UpMatrix};
 
-use crate::BoundAdapter;
+use crate::bind::{Place, pair};
+use crate::shape::EMBEDDING;
+use crate::{BoundAdapter, Factor};
 
-/// A module's down-projection and its transposed up-projection.
+/// A module's down-projection and its up-projection. What a token needs of them stands here: looking it up costs as much as a short row.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair {
-    pub(crate) bound: Arc<BoundAdapter>,
+    bound: Arc<BoundAdapter>,
     /// Index of the module.
-    pub(crate) module: usize,
+    module: usize,
+    working: Arc<AlignedBytes>,
+    place: Place,
+    rank: usize,
+    cols: usize,
+    rows: usize,
+    /// Of A, and of B.
+    encodings: [Encoding; 2],
 }
 
 impl Pair {
-    /// A, `[rank, in]`.
+    pub(crate) fn new(bound: &Arc<BoundAdapter>, module: usize) -> Pair {
+        let (a, b) = pair(bound.module(module)).expect("BUG: a pair of a module that has none");
+        Pair {
+            bound: Arc::clone(bound),
+            module,
+            working: Arc::clone(bound.working()),
+            place: bound.place(module),
+            rank: a.rows() as usize,
+            cols: a.cols() as usize,
+            rows: b.rows() as usize,
+            encodings: [a.encoding(), b.encoding()],
+        }
+    }
+
+    /// Rank: values between the two.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// A, `[rank, in]`, as one token reads it.
+    pub(crate) fn down_matrix(&self) -> DownMatrix<'_> {
+        let data = &self.working[self.place.a.clone()];
+        let a = DownMatrix::new(self.encodings[0], self.rank, self.cols, data);
+        a.expect("BUG: a factor of the wrong length")
+    }
+
+    /// A, `[rank, in]`, row after row, as many tokens read it.
     pub(crate) fn a(&self) -> QMatrix<'_> {
-        self.bound.a(self.module)
+        let data = self.factors().0.data();
+        let a = QMatrix::new(self.encodings[0], self.rank, self.cols, data);
+        a.expect("BUG: a factor of the wrong length")
     }
 
-    /// B transposed, `[rank, out]`.
-    pub(crate) fn b_transposed(&self) -> QMatrix<'_> {
-        self.bound.b_transposed(self.module)
+    /// B, `[out, rank]`.
+    fn up_matrix(&self) -> UpMatrix<'_> {
+        let data = &self.working[self.place.b.clone()];
+        let b = UpMatrix::new(self.encodings[1], self.rows, self.rank, data);
+        b.expect("BUG: a factor of the wrong length")
     }
 
-    /// Row `row` of B, `[rank]`.
-    pub(crate) fn b_row(&self, row: usize, out: &mut [f32]) {
-        self.bound.b_row(self.module, row, out);
+    /// `z = A x`, `[n_tokens, rank]`.
+    pub(crate) fn down(&self, kernels: &Kernels, exec: &dyn Executor, z: &mut [f32], x: &[f32]) {
+        match z.len() == self.rank {
+            true => kernels.low_rank_down(exec, [z], [&self.down_matrix()], x),
+            false => kernels.matmul(exec, z, &self.a(), x, None),
+        }
+    }
+
+    /// `y = y + s * (B z)`: `y` is outputs `first_row ..` of each token, `[n_tokens, n]`, `z` is `[n_tokens, rank]`.
+    pub(crate) fn up(
+        &self,
+        kernels: &Kernels,
+        y: &mut [f32],
+        s: f32,
+        first_row: usize,
+        z: &[f32],
+        n_tokens: usize,
+    ) {
+        kernels.low_rank_up(y, s, &self.up_matrix(), first_row, z, n_tokens);
+    }
+
+    /// Adds what the pair adds to row `id` of an embedding table: `y = y + s * (B_id A)`. `z` is scratch of [`Pair::rank`] values.
+    pub(crate) fn add_row(
+        &self,
+        kernels: &Kernels,
+        y: &mut [f32],
+        s: f32,
+        id: usize,
+        z: &mut [f32],
+    ) {
+        debug_assert_eq!(self.bound.module(self.module).target, EMBEDDING);
+        self.factors().1.row_into(id, z);
+        let data = &self.working[self.place.a.clone()];
+        let a = UpMatrix::new(self.encodings[0], self.cols, self.rank, data);
+        kernels.low_rank_up(y, s, &a.expect("BUG: a factor of the wrong length"), 0, z, 1);
+    }
+
+    fn factors(&self) -> (&Factor, &Factor) {
+        pair(self.bound.module(self.module)).expect("BUG: a pair of a module that has none")
+    }
+
+    /// The bytes of A and of B as one token reads them.
+    pub(crate) fn factors_read(&self) -> [&[u8]; 2] {
+        [&self.place.a, &self.place.b].map(|place| &self.working[place.clone()])
     }
 }

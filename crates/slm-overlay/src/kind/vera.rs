@@ -77,7 +77,7 @@ pub(crate) struct VeraTerm {
 
 impl VeraTerm {
     pub(crate) fn down(&self, kernels: &Kernels, exec: &dyn Executor, z: &mut [f32], x: &[f32]) {
-        kernels.matmul(exec, z, &self.pair.a(), x, None);
+        self.pair.down(kernels, exec, z, x);
         for z in z.chunks_exact_mut(self.d.len()) {
             z.iter_mut().zip(&self.d).for_each(|(z, d)| *z *= d);
         }
@@ -94,14 +94,13 @@ impl VeraTerm {
     ) {
         const ROWS: usize = 64;
         let n_rows = y.len() / n_tokens;
-        let b_transposed = self.pair.b_transposed();
         for (y, z) in y.chunks_exact_mut(n_rows).zip(z.chunks_exact(self.d.len())) {
             for (chunk, y) in y.chunks_mut(ROWS).enumerate() {
                 let first = first_row + chunk * ROWS;
                 let mut u = [0.0; ROWS];
                 let u = &mut u[..y.len()];
                 // From +0.0, and times one: the sum itself.
-                kernels.lora_up(u, 1.0, &b_transposed, first, z, 1);
+                self.pair.up(kernels, u, 1.0, first, z, 1);
                 for ((y, &u), b) in y.iter_mut().zip(&*u).zip(&self.b[first..]) {
                     *y += self.s * (b * u);
                 }

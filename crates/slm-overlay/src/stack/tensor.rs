@@ -6,6 +6,7 @@ use std::sync::Arc;
 use slm_quant::{Executor, Kernels};
 
 use super::term::{Part, Term};
+use crate::kind::Pair;
 
 /// What a stack does to one tensor's product. It owns what it needs, and cloning it is one reference count.
 #[derive(Debug, Clone)]
@@ -99,17 +100,16 @@ impl TensorStack {
     pub fn add_embedding(&self, kernels: &Kernels, y: &mut [f32], id: usize) {
         for term in self.terms.iter() {
             let term = term.lora().expect("BUG: another kind on the embedding table");
-            let a = term.pair.a();
+            let rank = term.pair.rank();
             let (mut few, mut many) = ([0.0; 256], Vec::new());
-            let z = match few.get_mut(..a.rows()) {
+            let z = match few.get_mut(..rank) {
                 Some(z) => z,
                 None => {
-                    many.resize(a.rows(), 0.0);
+                    many.resize(rank, 0.0);
                     &mut many[..]
                 }
             };
-            term.pair.b_row(id, z);
-            kernels.lora_up(y, term.s, &a, 0, z, 1);
+            term.pair.add_row(kernels, y, term.s, id, z);
         }
     }
 
@@ -142,48 +142,37 @@ impl TensorStack {
             return;
         }
         for term in 0..stacks[0].terms.len() {
-            let factors = stacks.each_ref().map(|stack| {
+            let pairs = stacks.each_ref().map(|stack| {
                 let term = stack.terms[term].lora().expect("BUG: looked at above");
-                term.pair.a()
+                &term.pair
             });
             let mut n = 0;
             let outs = parts.each_mut().map(|part| {
-                let len = n_tokens * factors[n].rows();
+                let len = n_tokens * pairs[n].rank();
                 n += 1;
                 let (z, later) = std::mem::take(part).split_at_mut(len);
                 *part = later;
                 z
             });
-            kernels.matmul_each(exec, outs, factors.each_ref(), x, None, None, &|_, _| {});
+            if n_tokens == 1 {
+                let factors = pairs.map(Pair::down_matrix);
+                kernels.low_rank_down(exec, outs, factors.each_ref(), x);
+            } else {
+                let factors = pairs.map(Pair::a);
+                kernels.matmul_each(exec, outs, factors.each_ref(), x, None, None, &|_, _| {});
+            }
         }
     }
 
-    /// What a lone token reads of the bottom adapter after the product of `stacks[n]`'s tensor: its up-projection, and of what follows (those
-    /// of the later `stacks`, then the down-projections of `next`) as much as lies right behind it. Nothing where that adapter is of no low rank.
-    pub fn ahead<'a>(
-        stacks: &'a [TensorStack],
-        n: usize,
-        follows: bool,
-        next: &'a [TensorStack],
-    ) -> &'a [u8] {
-        let Some(first) = stacks[n].terms.first().and_then(Term::lora) else { return &[] };
-        let bound = &first.pair.bound;
-        let Range { start, mut end } = bound.place_of_b(first.pair.module);
-        if follows {
-            let of = |stack: &'a TensorStack| {
-                let term = stack.terms.first().and_then(Term::lora);
-                term.map(|term| &term.pair).filter(|pair| Arc::ptr_eq(&pair.bound, bound))
-            };
-            let later = stacks[n + 1..].iter().filter_map(of);
-            let later = later.map(|pair| bound.place_of_b(pair.module));
-            let next = next.iter().filter_map(of).map(|pair| bound.place_of_a(pair.module));
-            for place in later.chain(next) {
-                if (end..end + 64).contains(&place.start) {
-                    end = place.end;
-                }
-            }
+    /// The beginnings of what a lone token reads of the bottom adapter: of the down-projections of stacks that read the same rows, which lie
+    /// together, and of this stack's up-projection. Once a run of addresses is begun, a processor follows it by itself; to ask for all of
+    /// it costs the base's product more than it gains here. Nothing where that adapter is of no low rank.
+    pub fn beginnings(&self) -> [&[u8]; 2] {
+        const BEGINNING: usize = 1024;
+        match self.terms.first().and_then(Term::lora) {
+            Some(term) => term.pair.factors_read().map(|read| &read[..read.len().min(BEGINNING)]),
+            None => [&[], &[]],
         }
-        &bound.working()[start..end]
     }
 
     /// The second half, for a piece of the base's product that is done: outputs `first_row ..` of tokens `first_token ..` in `y`

@@ -44,7 +44,7 @@ impl Term {
     ) -> Result<Term, OverlayError> {
         let module: &Module = bound.module(index);
         let s = weight * module.scale();
-        let pair = || Pair { bound: Arc::clone(bound), module: index };
+        let pair = || Pair::new(bound, index);
         let part = match (&module.delta, bound.form(index)) {
             (Delta::Lora(lora), _) => {
                 let bias = lora.bias.iter().flat_map(|bias| bias.values());
@@ -89,8 +89,8 @@ impl Term {
     /// Values per token between the two halves.
     pub(super) fn width(&self) -> usize {
         match &self.part {
-            Part::Lora(term) => term.pair.a().rows(),
-            Part::Dora(term) => term.pair.a().rows(),
+            Part::Lora(term) => term.pair.rank(),
+            Part::Dora(term) => term.pair.rank(),
             Part::Vera(term) => term.d.len(),
             Part::Input(_) | Part::Output(_) => 0,
             Part::Sparse(term) => term.width(),
@@ -109,8 +109,8 @@ impl Term {
         n_tokens: usize,
     ) {
         match &self.part {
-            Part::Lora(term) => term.down(kernels, exec, z, x),
-            Part::Dora(term) => kernels.matmul(exec, z, &term.pair.a(), x, None),
+            Part::Lora(term) => term.pair.down(kernels, exec, z, x),
+            Part::Dora(term) => term.pair.down(kernels, exec, z, x),
             Part::Vera(term) => term.down(kernels, exec, z, x),
             Part::Input(_) | Part::Output(_) => {}
             Part::Sparse(term) => term.down(z, x, n_tokens),

@@ -51,8 +51,7 @@ impl<'a> Block<'a> {
         let matrices = [layer.attn_q, layer.attn_k, layer.attn_v];
         let outs = [&mut *q, &mut *k, v];
         let stacks: Pick<3> = |overlays| &overlays.qkv;
-        let next = self.next(self.n, |overlays| &overlays.attn_output);
-        self.project(outs, matrices, stacks, next, h, &mut s.rows, &mut s.z)?;
+        self.project(outs, matrices, stacks, h, &mut s.rows, &mut s.z)?;
         for (x, norm) in [(&mut *q, &layer.attn_q_norm), (&mut *k, &layer.attn_k_norm)] {
             if let Some(norm) = norm {
                 self.norm_in_place(x, norm, sized(&mut s.head, head_dim));
@@ -77,8 +76,7 @@ impl<'a> Block<'a> {
         by_token(attended, heads, config.n_heads as usize, config.head_dim as usize);
         let y = sized(&mut s.y, x.len());
         let stacks: Pick<1> = |overlays| &overlays.attn_output;
-        let next = self.next(self.n, |overlays| &overlays.gate_up);
-        self.project([y], [layer.attn_output], stacks, next, attended, &mut s.rows, &mut s.z)?;
+        self.project([y], [layer.attn_output], stacks, attended, &mut s.rows, &mut s.z)?;
         let h = sized(&mut s.h, x.len());
         let y = sized(&mut s.y, x.len());
         self.add_to_residual(x, y, layer.post_attention_norm.as_deref(), h);
@@ -97,8 +95,8 @@ impl<'a> Block<'a> {
             self.project_scaled(outs, matrices, stacks, h, &mut s.rows, &mut s.z)?;
             act_mul(&self.kernels, gate, up);
         } else {
+            self.ask_for_downs(stacks);
             let xq = self.quantize(&mut s.rows, h, &matrices)?;
-            let next = self.next(self.n, |overlays| &overlays.ffn_down);
             let z = self.down(stacks, h, &mut s.z);
             let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
             let then = |piece: Piece, gate: &mut [f32], up: &mut [f32]| {
@@ -106,14 +104,13 @@ impl<'a> Block<'a> {
                 self.up(stacks, z, Piece { product: 1, ..piece }, up);
                 act_mul(&self.kernels, gate, up);
             };
-            let ahead = |piece: Piece| self.ahead(stacks, next, piece);
+            let ahead = |piece: Piece| self.ahead(stacks, piece);
             let (outs, ws) = ([&mut *gate, up], [&gate_w, &up_w]);
             self.kernels.matmul_pair(self.exec, outs, ws, h, xq, Some(&ahead), &then);
         }
 
         let stacks: Pick<1> = |overlays| &overlays.ffn_down;
-        let next = self.next(self.n + 1, |overlays| &overlays.qkv);
-        self.project([&mut *y], [layer.ffn_down], stacks, next, gate, &mut s.rows, &mut s.z)?;
+        self.project([&mut *y], [layer.ffn_down], stacks, gate, &mut s.rows, &mut s.z)?;
         self.add_to_residual(x, y, layer.post_ffw_norm.as_deref(), h);
         Ok(())
     }
@@ -124,7 +121,6 @@ impl<'a> Block<'a> {
         outs: [&mut [f32]; N],
         matrices: [MatrixRef; N],
         stacks: Pick<N>,
-        next: &'a [TensorStack],
         x: &[f32],
         rows: &mut QuantizedRows,
         z: &mut Vec<f32>,
@@ -132,10 +128,11 @@ impl<'a> Block<'a> {
         if self.scales_input(stacks) {
             return self.project_scaled(outs, matrices, stacks, x, rows, z);
         }
+        self.ask_for_downs(stacks);
         let xq = self.quantize(rows, x, &matrices)?;
         let z = self.down(stacks, x, z);
         let ws = matrices.map(|matrix| self.base.matrix(matrix));
-        let ahead = |piece: Piece| self.ahead(stacks, next, piece);
+        let ahead = |piece: Piece| self.ahead(stacks, piece);
         let then = |piece: Piece, out: &mut [f32]| self.up(stacks, z, piece, out);
         self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, Some(&ahead), &then);
         Ok(())
@@ -166,33 +163,19 @@ impl<'a> Block<'a> {
         z
     }
 
-    /// The stacks that a lone token reads next, in layer `n`: none where there is no such layer.
-    fn next(
-        &self,
-        n: usize,
-        stacks: impl FnOnce(&LayerOverlays) -> &[TensorStack],
-    ) -> &'a [TensorStack] {
+    /// What a lone token reads right after a piece of its product: asked for while the piece is computed.
+    fn ahead<const N: usize>(&self, stacks: Pick<N>, piece: Piece) -> &'a [u8] {
         match self.lanes {
-            [lane] => lane.overlays.layers.get(n).map_or(&[], stacks),
+            [lane] => stacks(&lane.overlays.layers[self.n])[piece.product].beginnings()[1],
             _ => &[],
         }
     }
 
-    /// What a lone token reads after a piece of its product. The down-projections that come next are computed by the calling thread: it has the
-    /// first piece, and alone also the last.
-    fn ahead<const N: usize>(
-        &self,
-        stacks: Pick<N>,
-        next: &'a [TensorStack],
-        piece: Piece,
-    ) -> &'a [u8] {
-        let [lane] = self.lanes else { return &[] };
-        let stacks = stacks(&lane.overlays.layers[self.n]);
-        let follows = match self.exec.n_workers() {
-            1 => piece.product + 1 == N,
-            _ => piece.product == 0 && piece.first_row == 0,
-        };
-        TensorStack::ahead(stacks, piece.product, follows, next)
+    /// Asks for what a lone token's down-projections read first.
+    fn ask_for_downs<const N: usize>(&self, stacks: Pick<N>) {
+        if let ([lane], 1) = (self.lanes, self.rows.len()) {
+            self.kernels.prefetch(stacks(&lane.overlays.layers[self.n])[0].beginnings()[0]);
+        }
     }
 
     /// The stacks' shares of one piece.

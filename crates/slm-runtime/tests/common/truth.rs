@@ -57,13 +57,17 @@ fn huge_pages() -> u64 {
     0
 }
 
-/// `found` bytes are what was planned, to so many percent on either side.
-fn near(what: &str, found: u64, planned: u64, percent: u64) {
+/// What the end of one mapping's last page can add: where the system grants huge pages, it is whole. It does not always.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// `found` bytes are what was planned, to so many percent on either side; above, beside the ends of so many mappings.
+fn near(what: &str, found: u64, planned: u64, percent: u64, mappings: u64) {
     let share = found as f64 / planned as f64 * 100.0;
     println!("{what:<12} planned {planned:>11}, allocated {found:>11}: {share:.1} %");
+    let (least, most) = (planned * (100 - percent) / 100, planned * (100 + percent) / 100);
     assert!(
-        found.abs_diff(planned) * 100 <= planned * percent,
-        "{what}: {found} bytes, planned {planned}, allowed {percent} %"
+        (least..=most + mappings * HUGE_PAGE).contains(&found),
+        "{what}: {found} bytes, planned {planned}, allowed {percent} % and {mappings} huge pages"
     );
 }
 
@@ -116,18 +120,19 @@ pub fn check(model: &[u8], adapters: &[(&str, &[u8], &[u8])], works: &[Workload]
             last
         });
         assert_eq!((last.len(), session.kv_bytes()), (vocab_size as usize, plan.kv));
-        near("  scratch", grown - plan.kv, plan.scratch, bounds.scratch);
+        near("  scratch", grown - plan.kv, plan.scratch, bounds.scratch, 0);
         println!("  cache        planned {:>11}, allocated the same", plan.kv);
         let whole = base_bytes + tokenizer_bytes + adapter_bytes + small + grown;
-        near("  total", whole, plan.total(), bounds.total);
+        near("  total", whole, plan.total(), bounds.total, 0);
         // What is planned is enough: what is small has its allowance.
         assert!(whole <= plan.total(), "{whole} bytes, planned {}", plan.total());
         assert_eq!(plan.requantization, 0);
     }
     let plan = MemoryPlan::of_session(&composition, &ExecutionProfile::DEFAULT, 1, works[0]);
     let plan = plan.expect("a plan");
-    near("base", base_bytes, plan.base, bounds.base);
-    near("adapters", adapter_bytes, plan.adapters, bounds.adapters);
+    // The weights are one mapping, the factors of each adapter another.
+    near("base", base_bytes, plan.base, bounds.base, 1);
+    near("adapters", adapter_bytes, plan.adapters, bounds.adapters, adapters.len() as u64);
     println!("tokenizer    {tokenizer_bytes:>11} of an allowance of {}", plan.overhead);
     assert_eq!(plan.adapters, 2 * plan.extra_bytes);
 }

@@ -8,6 +8,7 @@ mod decode;
 mod float;
 mod group;
 mod interleaved;
+mod low_rank;
 mod plain;
 mod product;
 mod quantize;
@@ -24,7 +25,8 @@ pub(super) use decode::decode_piece;
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
 pub(crate) use interleaved::int8_interleaved;
-pub(crate) use plain::{float_strip, lora_strip};
+pub(crate) use low_rank::{low_rank_down, low_rank_up};
+pub(crate) use plain::float_strip;
 pub(crate) use product::int8_strip;
 pub(crate) use quantize::quantize_row;
 

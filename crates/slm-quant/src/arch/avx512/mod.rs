@@ -5,6 +5,7 @@
 mod attention;
 mod float;
 mod interleaved;
+mod low_rank;
 mod plain;
 mod strips;
 mod tiles;
@@ -28,7 +29,8 @@ pub(crate) use float::{
 #[cfg(feature = "free-order")]
 pub(crate) use interleaved::int8_free_order;
 pub(crate) use interleaved::int8_interleaved;
-pub(crate) use plain::{float_strip, lora_strip};
+pub(crate) use low_rank::{low_rank_down, low_rank_up};
+pub(crate) use plain::float_strip;
 
 pulp::simd_type!({
     /// Proof that the CPU has these features.

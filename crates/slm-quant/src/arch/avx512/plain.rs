@@ -1,4 +1,4 @@
-//! Products in f32: the sixteen lanes of a row are one vector; up-projections have one lane per output.
+//! Products in f32: the sixteen lanes of a row are one vector.
 
 use slm_format::Encoding;
 
@@ -164,7 +164,7 @@ fn widen<const TYPE: usize>(s: Avx512, out: &mut [f32], bytes: &[u8]) {
 }
 
 #[inline(always)]
-fn widen16<const TYPE: usize>(s: Avx512, bytes: &[u8], at: usize) -> F {
+pub(super) fn widen16<const TYPE: usize>(s: Avx512, bytes: &[u8], at: usize) -> F {
     match TYPE {
         0 => pulp::cast(chunk::<u8, 64>(bytes, at)),
         1 => s.load_f16(bytes, at),
@@ -172,66 +172,5 @@ fn widen16<const TYPE: usize>(s: Avx512, bytes: &[u8], at: usize) -> F {
             let wide = s.avx512f._mm512_cvtepu16_epi32(pulp::cast(chunk::<u8, 32>(bytes, at)));
             pulp::cast(s.avx512f._mm512_slli_epi32::<16>(wide))
         }
-    }
-}
-
-/// As [`scalar::lora_strip`].
-pub(crate) fn lora_strip(s: Avx512, y: &mut [f32], f: f32, bt: &QMatrix, z: &[f32], first: usize) {
-    let whole = y.len() / 16 * 16;
-    let (head, tail) = y.split_at_mut(whole);
-    match bt.encoding() {
-        Encoding::F32 => lora_head::<0>(s, head, f, bt, z, first),
-        Encoding::F16 => lora_head::<1>(s, head, f, bt, z, first),
-        _ => lora_head::<2>(s, head, f, bt, z, first),
-    }
-    scalar::lora_strip(tail, f, bt, z, first + whole);
-}
-
-fn lora_head<const TYPE: usize>(
-    s: Avx512,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    first: usize,
-) {
-    s.run(
-        #[inline(always)]
-        move || {
-            let wide = y.len() / 64 * 64;
-            for at in (0..wide).step_by(64) {
-                lora_piece::<TYPE, 4>(s, &mut y[at..], f, bt, z, first + at);
-            }
-            for at in (wide..y.len()).step_by(16) {
-                lora_piece::<TYPE, 1>(s, &mut y[at..], f, bt, z, first + at);
-            }
-        },
-    );
-}
-
-/// `16 * V` outputs.
-#[inline(always)]
-fn lora_piece<const TYPE: usize, const V: usize>(
-    s: Avx512,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    at: usize,
-) {
-    let unit = if TYPE == 0 { 4 } else { 2 };
-    let mut u = [s.set1(0.0); V];
-    for (r, &z) in z.iter().enumerate() {
-        let row = &bt.row_bytes(r)[at * unit..][..16 * V * unit];
-        let z = s.set1(z);
-        for v in 0..V {
-            u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, row, 16 * v * unit)));
-        }
-    }
-    let f = s.set1(f);
-    for v in 0..V {
-        let before: F = pulp::cast(chunk::<f32, 16>(y, 16 * v));
-        let after: [f32; 16] = pulp::cast(s.add(before, s.mul(f, u[v])));
-        y[16 * v..][..16].copy_from_slice(&after);
     }
 }

@@ -8,6 +8,7 @@
 mod attention;
 mod float;
 mod interleaved;
+mod low_rank;
 mod plain;
 mod quantize;
 mod strips;
@@ -18,7 +19,8 @@ pub(crate) use attention::{
 };
 pub(crate) use float::*;
 pub(crate) use interleaved::int8_interleaved;
-pub(crate) use plain::{decode_row, float_strip, lora_strip};
+pub(crate) use low_rank::{low_rank_down, low_rank_up};
+pub(crate) use plain::{decode_row, float_strip};
 pub(crate) use quantize::quantize_row;
 
 use crate::matmul::Part;

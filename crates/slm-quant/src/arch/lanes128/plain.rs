@@ -1,4 +1,4 @@
-//! Products in f32 and decoders: the sixteen lanes of a row are four vectors; up-projections have one lane per output.
+//! Products in f32 and decoders: the sixteen lanes of a row are four vectors.
 
 use slm_format::Encoding;
 
@@ -42,7 +42,7 @@ fn widen<L: Lanes, const TYPE: usize>(s: L, out: &mut [f32], bytes: &[u8]) {
 
 /// Four of them from byte `at`.
 #[inline(always)]
-fn widen4<L: Lanes, const TYPE: usize>(s: L, bytes: &[u8], at: usize) -> L::F {
+pub(super) fn widen4<L: Lanes, const TYPE: usize>(s: L, bytes: &[u8], at: usize) -> L::F {
     match TYPE {
         0 => s.floats(s.load_bytes(chunk(bytes, at))),
         1 => s.widen_f16(u64::from_le_bytes(*chunk(bytes, at))),
@@ -97,67 +97,5 @@ fn float_row<L: Lanes, const T: usize>(
     }
     for t in 0..T {
         out[(token + t) * part.stride + r] = sum_lanes(s, lanes[t]);
-    }
-}
-
-/// As [`scalar::lora_strip`].
-pub(crate) fn lora_strip<L: Lanes>(
-    s: L,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    first: usize,
-) {
-    let whole = y.len() / 4 * 4;
-    let (head, tail) = y.split_at_mut(whole);
-    match bt.encoding() {
-        Encoding::F32 => lora_head::<L, 0>(s, head, f, bt, z, first),
-        Encoding::F16 => lora_head::<L, 1>(s, head, f, bt, z, first),
-        _ => lora_head::<L, 2>(s, head, f, bt, z, first),
-    }
-    scalar::lora_strip(tail, f, bt, z, first + whole);
-}
-
-fn lora_head<L: Lanes, const TYPE: usize>(
-    s: L,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    first: usize,
-) {
-    let wide = y.len() / 32 * 32;
-    for at in (0..wide).step_by(32) {
-        lora_piece::<L, TYPE, 8>(s, &mut y[at..], f, bt, z, first + at);
-    }
-    for at in (wide..y.len()).step_by(4) {
-        lora_piece::<L, TYPE, 1>(s, &mut y[at..], f, bt, z, first + at);
-    }
-}
-
-/// `4 * V` outputs.
-#[inline(always)]
-fn lora_piece<L: Lanes, const TYPE: usize, const V: usize>(
-    s: L,
-    y: &mut [f32],
-    f: f32,
-    bt: &QMatrix,
-    z: &[f32],
-    at: usize,
-) {
-    let unit = if TYPE == 0 { 4 } else { 2 };
-    let mut u = [s.splat(0.0); V];
-    for (r, &z) in z.iter().enumerate() {
-        let row = &bt.row_bytes(r)[at * unit..][..4 * V * unit];
-        let z = s.splat(z);
-        for v in 0..V {
-            u[v] = s.add(u[v], s.mul(z, widen4::<L, TYPE>(s, row, 4 * v * unit)));
-        }
-    }
-    let f = s.splat(f);
-    for v in 0..V {
-        let y = chunk_mut(y, 4 * v);
-        s.store(y, s.add(s.load(y), s.mul(f, u[v])));
     }
 }

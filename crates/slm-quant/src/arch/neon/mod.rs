@@ -18,9 +18,9 @@ use dots::{DotProduct, Widening};
 use super::lanes128::{self, Lanes};
 pub(crate) use super::lanes128::{
     add, axpy, axpy_f16, decode_row, div, dot16, dot16_f16, dots16, dots16_f16, exp_sub,
-    float_strip, gelu_mul, int8_strip, is_finite, lora_strip, max, quantize_row, query_dots,
-    query_dots_f16, query_sums, query_sums_f16, rms_norm, rope_half, rope_interleaved, scale,
-    silu_mul, sum16, to_f16, weighted_sum, weighted_sum_f16,
+    float_strip, gelu_mul, int8_strip, is_finite, low_rank_down, low_rank_up, max, quantize_row,
+    query_dots, query_dots_f16, query_sums, query_sums_f16, rms_norm, rope_half, rope_interleaved,
+    scale, silu_mul, sum16, to_f16, weighted_sum, weighted_sum_f16,
 };
 use crate::matmul::Part;
 use crate::{QMatrix, QuantizedRows};

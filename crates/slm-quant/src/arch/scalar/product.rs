@@ -3,7 +3,7 @@
 use slm_format::Encoding;
 
 use super::blocks::{Block, Form, block, decode_row};
-use super::float::{Lanes, axpy};
+use super::float::Lanes;
 use crate::layout::BLOCK_BYTES;
 use crate::matmul::Part;
 use crate::rows::BLOCK;
@@ -106,25 +106,6 @@ pub(crate) fn float_strip(out: &mut [f32], w: &QMatrix, part: Part<'_>, x: &[f32
                 out[(t0 + t) * part.stride + r] = lanes.sum();
             }
         }
-    }
-}
-
-/// `y += s * u` for the outputs from `first` on of one token; `u_o = Σ_r bt[r, o] * z[r]`, `r` ascending.
-///
-/// `bt` is F32, F16 or BF16.
-pub(crate) fn lora_strip(y: &mut [f32], s: f32, bt: &QMatrix, z: &[f32], first: usize) {
-    const PIECE: usize = 64;
-    let (mut u, mut row) = ([0.0f32; PIECE], [0.0f32; PIECE]);
-    let unit = bt.encoding().block_bytes();
-    for (p, y) in y.chunks_mut(PIECE).enumerate() {
-        let (u, row) = (&mut u[..y.len()], &mut row[..y.len()]);
-        u.fill(0.0);
-        for (r, &z) in z.iter().enumerate() {
-            let at = (first + p * PIECE) * unit;
-            decode_row(bt.encoding(), row, &bt.row_bytes(r)[at..][..y.len() * unit]);
-            axpy(u, z, row);
-        }
-        axpy(y, s, u);
     }
 }
 
