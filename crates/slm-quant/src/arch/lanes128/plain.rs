@@ -3,7 +3,7 @@
 use slm_format::Encoding;
 
 use super::float::{dot_more, sum_lanes};
-use super::{Lanes, chunk, chunk_mut};
+use super::{Lanes, chunk};
 use crate::QMatrix;
 use crate::arch::scalar;
 use crate::layout::BLOCK_BYTES;
