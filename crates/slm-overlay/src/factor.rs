@@ -115,7 +115,12 @@ impl Factor {
     /// The matrix with its columns for rows.
     pub(crate) fn transposed(&self) -> Factor {
         let mut data = vec![0; self.data.len()];
-        self.transpose_into(&mut data);
+        let (rows, cols) = (self.rows as usize, self.cols as usize);
+        if self.encoding == Encoding::F32 {
+            transpose::<4>(rows, cols, &self.data, &mut data);
+        } else {
+            transpose::<2>(rows, cols, &self.data, &mut data);
+        }
         Factor { encoding: self.encoding, rows: self.cols, cols: self.rows, data: data.into() }
     }
 
@@ -171,16 +176,6 @@ impl Factor {
             data.extend_from_slice(&self.data[source(row) * row_bytes..][..row_bytes]);
         }
         Factor { data: data.into(), ..*self }
-    }
-
-    /// Writes the bytes of the transposed matrix, same encoding, to `data`, which has as many.
-    pub(crate) fn transpose_into(&self, data: &mut [u8]) {
-        let (rows, cols) = (self.rows as usize, self.cols as usize);
-        if self.encoding == Encoding::F32 {
-            transpose::<4>(rows, cols, &self.data, data);
-        } else {
-            transpose::<2>(rows, cols, &self.data, data);
-        }
     }
 
     /// The elements rounded to f16, to nearest even. `name` is what errors call the factor.
@@ -289,9 +284,7 @@ mod tests {
     fn a_transposed_matrix_has_rows_for_columns() {
         let data = f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         let factor = Factor::new("x", Encoding::F32, 2, 3, data.into()).unwrap();
-        let mut transposed = vec![0; factor.data().len()];
-        factor.transpose_into(&mut transposed);
-        assert_eq!(transposed, f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
+        assert_eq!(factor.transposed().data(), f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
         assert_eq!(
             factor.with_rows(|row| 1 - row).data(),
             f32_bytes(&[4.0, 5.0, 6.0, 1.0, 2.0, 3.0])
