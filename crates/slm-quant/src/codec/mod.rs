@@ -4,7 +4,8 @@
 //! round to nearest even for F16 and BF16, and search their own scales for Q4_K and Q6_K.
 
 mod encode;
-mod encode_k;
+mod encode_q4_k;
+mod encode_q6_k;
 pub mod nf4;
 
 use slm_format::Encoding;
@@ -63,8 +64,8 @@ pub fn encode(encoding: Encoding, x: &[f32], cols: usize) -> Result<Vec<u8>, Qua
         Encoding::Q5_0 => encode::q5_0,
         Encoding::Q5_1 => encode::q5_1,
         Encoding::Q8_0 => encode::q8_0,
-        Encoding::Q4_K => encode_k::q4_k,
-        Encoding::Q6_K => encode_k::q6_k,
+        Encoding::Q4_K => encode_q4_k::q4_k,
+        Encoding::Q6_K => encode_q6_k::q6_k,
         Encoding::NF4 => nf4::encode_block,
         _ => return Err(QuantError::NoEncoder { encoding }),
     };
