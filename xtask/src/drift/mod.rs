@@ -28,8 +28,10 @@ pub(crate) fn run(args: &[&str]) -> Outcome {
         ["--models", models] => (Some(*models), None),
         ["--models", models, "--adapters", adapters] => (Some(*models), Some(*adapters)),
         ["--render"] => return render(),
+        ["--check"] => return check(),
         _ => {
-            let usage = "usage: cargo xtask drift [--models DIR [--adapters DIR]] | --render";
+            let usage =
+                "usage: cargo xtask drift [--models DIR [--adapters DIR]] | --render | --check";
             return Err(Problems::one(usage.to_owned()));
         }
     };

@@ -15,6 +15,9 @@ const BOTTOM: f64 = 56.0;
 const COLOURS: [&str; 7] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8a8a8a"];
 
+/// The cycles that have a label, and a mark on every line.
+const CYCLES: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#222}.title{font-size:15px;font-weight:600}.frame{fill:none;stroke:#888}\
                      .grid{stroke:#888;stroke-opacity:.25}.line{fill:none;stroke-width:2}\
                      @media (prefers-color-scheme:dark){text{fill:#ddd}}";
@@ -149,7 +152,7 @@ impl Plot {
             put(text(LEFT - 8.0, y + 4.0, "end", "", &label));
         }
         let marks: Vec<(f64, String)> = match self.categories.is_empty() {
-            true => [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].map(|x| (x, x.to_string())).into(),
+            true => CYCLES.map(|x| (x, x.to_string())).into(),
             false => (0..).map(f64::from).zip(self.categories.iter().cloned()).collect(),
         };
         for (x, label) in marks {
@@ -186,10 +189,11 @@ impl Plot {
                     points.join(" ")
                 ));
             }
-            if places.len() <= 10 {
-                for &(x, y) in &places {
-                    put(mark(at, x, y, colour));
-                }
+            let marked = |(x, y): &&(f64, f64)| {
+                *y > 0.0 && (!self.categories.is_empty() || CYCLES.contains(x))
+            };
+            for (x, y) in series.points.iter().filter(marked).map(place) {
+                put(mark(at, x, y, colour));
             }
             let y = TOP + 12.0 + 22.0 * at as f64;
             put(mark(at, right + 18.0, y - 4.0, colour));

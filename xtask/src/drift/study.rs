@@ -90,6 +90,7 @@ impl Study {
             let (overlay, merge) = (kind.weight("overlay"), kind.weight("merge"));
             claim(overlay < 1.02 * merge, "an overlay's weights are as near as a merge's");
             let unmerged = kind.weights("unmerged");
+            claim(unmerged.len() == 100, "every type goes through a hundred cycles");
             claim(unmerged[0] > kind.weight("base"), "one cycle costs");
             claim(
                 unmerged.windows(2).all(|pair| pair[1] >= 0.999 * pair[0]),

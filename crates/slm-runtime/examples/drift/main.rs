@@ -23,7 +23,7 @@ use slm_runtime::load::Base;
 use slm_runtime::{Composition, Engine};
 
 use kl::{Oracle, logits};
-use rows::{Made, SNAPSHOTS, Study, n_cycles, names_of_cycles};
+use rows::{Made, SNAPSHOTS, Study};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -125,11 +125,11 @@ fn one_type(
     };
     let over = |adapters: &[&str]| composition(&base, adapters).map(Arc::new);
     let mut unmerged_kl = Vec::new();
-    for n in names_of_cycles(encoding) {
+    for n in SNAPSHOTS {
         unmerged_kl.push(kl(bare_oracle, state(&format!("unmerged {n}"))?)?);
     }
     let mut merged_kl = Vec::new();
-    for n in MERGED_AT.into_iter().filter(|&n| n <= n_cycles(encoding)) {
+    for n in MERGED_AT {
         merged_kl.push(kl(a_oracle, state(&format!("merged {n}"))?)?);
     }
     // An overlay that was there and is gone: the same bytes, and the same bits.

@@ -12,11 +12,8 @@ use slm_runtime::{Composition, Engine};
 
 use crate::{Outcome, short};
 
-/// How many cycles a type goes through. An encoder that searches for scales in 256 weights is a hundred times slower than one that looks at their
-/// largest.
-pub(crate) fn n_cycles(encoding: Encoding) -> usize {
-    if encoding.block_elements() == 256 { 10 } else { 100 }
-}
+/// How many cycles every block goes through.
+const CYCLES: usize = 100;
 
 /// Cycles whose state is kept for a pass.
 pub(crate) const SNAPSHOTS: [usize; 7] = [1, 2, 5, 10, 20, 50, 100];
@@ -87,7 +84,7 @@ impl Study {
         let (mut quantized, mut fit) = (Tensors::new(), [0, 0]);
         let mut all = Sums::new();
         let mut states: Vec<State> =
-            names(encoding).into_iter().map(|name| State { name, tensors: Vec::new() }).collect();
+            names().into_iter().map(|name| State { name, tensors: Vec::new() }).collect();
         for (at, tensor) in matrices {
             let cols = tensor.shape()[0] as usize;
             let is_table = tensor.name() == "token_embd.weight";
@@ -117,7 +114,6 @@ impl Study {
                 .enumerate()
                 .map(|(row, w)| {
                     one_row(
-                        encoding,
                         own,
                         w,
                         delta(&a, row, cols).as_deref(),
@@ -142,24 +138,18 @@ impl Study {
     }
 }
 
-/// The cycles whose state is kept.
-pub(crate) fn names_of_cycles(encoding: Encoding) -> impl Iterator<Item = usize> {
-    SNAPSHOTS.into_iter().filter(move |&n| n <= n_cycles(encoding))
-}
-
 /// The names of the states, in the order in which [`one_row`] gives them after the quantized base.
-fn names(encoding: Encoding) -> Vec<String> {
+fn names() -> Vec<String> {
     let mut names: Vec<String> = ["merge", "joint", "ab", "ba"].map(str::to_owned).into();
-    for n in names_of_cycles(encoding) {
+    for n in SNAPSHOTS {
         names.extend([format!("merged {n}"), format!("unmerged {n}")]);
     }
     names
 }
 
-/// A row's way through everything as `encoding`, in the study of a type that may be another, under deltas that may leave its tensor alone. Only what an adapter gives is in f64 before it is rounded; merging and
+/// A row's way through everything as `encoding`, under deltas that may leave its tensor alone. Only what an adapter gives is in f64 before it is rounded; merging and
 /// unmerging are sums of f32, as tools do them.
 fn one_row(
-    study: Encoding,
     encoding: Encoding,
     w: &[f32],
     a: Option<&[f32]>,
@@ -203,9 +193,8 @@ fn one_row(
         distance(&ba_value, &with_ab),
         distance(&ab_value, &ba_value),
     ];
-    let last = n_cycles(study);
-    sums.cycles = vec![[0.0; 2]; last];
-    let mut states = vec![Vec::with_capacity(base.len()); 2 * names_of_cycles(study).count()];
+    sums.cycles = vec![[0.0; 2]; CYCLES];
+    let mut states = vec![Vec::with_capacity(base.len()); 2 * SNAPSHOTS.len()];
     let (elements, bytes) = (encoding.block_elements(), encoding.block_bytes());
     for (at, state) in base.chunks_exact(bytes).enumerate() {
         let here = at * elements..(at + 1) * elements;
@@ -227,7 +216,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// Merges and unmerges a block over and over; `states` get it as it is merged and unmerged at each snapshot.
     fn cycle(&self, base: &[u8], a: Option<&[f32]>, sums: &mut Sums, states: &mut [Vec<u8>]) {
-        let last = sums.cycles.len();
+        let last = CYCLES;
         let (mut state, mut values) = (base.to_vec(), vec![0.0; self.w.len()]);
         let mut rest = states;
         let mut n = 0;
