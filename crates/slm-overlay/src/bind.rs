@@ -59,7 +59,7 @@ impl Adapter {
     /// # Errors
     /// [`OverlayError::UnknownTensor`] or [`OverlayError::Shape`] when the base has not every target in the right shape;
     /// [`OverlayError::BaseWeights`] when a kind needs them and `base` gives none; [`OverlayError::Embedding`] for a kind that cannot
-    /// stand on the embedding table; [`OverlayError::Field`] for an invocation with a token that the base has not.
+    /// stand on the embedding table; [`OverlayError::Invocation`] for one with a token that the base has not.
     pub fn bind(
         self: Arc<Adapter>,
         base_id: BaseId,
@@ -150,8 +150,7 @@ pub(crate) fn expect_invocable(
     let Some((vocabulary, _)) = base.tensor(EMBEDDING) else { return Ok(()) };
     match invocation.iter().find(|&&token| u64::from(token) >= vocabulary) {
         None => Ok(()),
-        Some(token) => Err(OverlayError::Field {
-            field: "alora_invocation_tokens".into(),
+        Some(token) => Err(OverlayError::Invocation {
             found: format!("with {token} where the base has {vocabulary} tokens"),
             expected: "ids of the base's tokens",
         }),

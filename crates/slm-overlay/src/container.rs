@@ -129,9 +129,7 @@ impl Adapter {
         match AdapterKind::from_name(header.kind) {
             Some(AdapterKind::Lora) => {}
             _ => {
-                return Err(OverlayError::Kind {
-                    peft_type: header.kind.chars().take(80).collect(),
-                });
+                return Err(OverlayError::Kind { kind: header.kind.chars().take(80).collect() });
             }
         }
         if header.modules.len() as u64 * 2 > limits.max_tensors {

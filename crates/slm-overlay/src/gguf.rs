@@ -52,18 +52,19 @@ impl GgufAdapter {
         let metadata = file.metadata();
         let found = metadata.require_str(TYPE)?;
         if found != "adapter" {
-            return Err(field(TYPE, format!("{:?}", excerpt(found)), "\"adapter\""));
+            return Err(OverlayError::FileType { found: format!("{:?}", excerpt(found)) });
         }
         let kind = metadata.require_str(KIND)?;
         if kind != "lora" {
-            return Err(OverlayError::Kind { peft_type: excerpt(kind) });
+            return Err(OverlayError::Kind { kind: excerpt(kind) });
         }
         let architecture = excerpt(metadata.require_str(ARCHITECTURE)?);
         let alpha = metadata.f32(ALPHA)?;
         let invocation = match metadata.get(INVOCATION) {
             None => Vec::new(),
-            Some(value) => tokens(value).ok_or_else(|| {
-                field(INVOCATION, value.describe(), "an array of u32 with at least one element")
+            Some(value) => tokens(value).ok_or_else(|| OverlayError::Invocation {
+                found: value.describe(),
+                expected: "an array of u32 with at least one element",
             })?,
         };
         let mut warnings = Vec::new();
@@ -293,10 +294,6 @@ fn tokens(value: &Value<'_>) -> Option<Vec<u32>> {
         return None;
     }
     array.integers()?.into_iter().map(|id| u32::try_from(id).ok()).collect()
-}
-
-fn field(entry: &str, found: String, expected: &'static str) -> OverlayError {
-    OverlayError::Entry { entry: entry.into(), found, expected }
 }
 
 fn excerpt(text: &str) -> String {

@@ -71,7 +71,7 @@ pub(crate) fn read(
         Err(error) => return Err(refuse(format!("the header is not one: {error}"))),
     };
     let Some(kind) = AdapterKind::from_name(header.kind) else {
-        return Err(OverlayError::Kind { peft_type: header.kind.chars().take(80).collect() });
+        return Err(OverlayError::Kind { kind: header.kind.chars().take(80).collect() });
     };
     for (what, found) in [
         ("the number of factors", header.factors.len()),

@@ -150,6 +150,7 @@ fn every_entry_of_the_metadata_must_be_there_and_be_one() {
                 let expected = match key.as_str() {
                     _ if name => "accepted",
                     "slm_delta" => "adapter-delta-version",
+                    "kind" => "adapter-kind-unsupported",
                     _ => "adapter-field",
                 };
                 assert_eq!(code(&bent), expected, "{kind} with {key} = {value:.20}");

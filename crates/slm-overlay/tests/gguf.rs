@@ -138,20 +138,20 @@ fn gguf_rules() {
         let found = parse(&gguf(&[("adapter.alora.invocation_tokens", tokens)], |_| {}));
         assert_eq!(
             found.map(drop).map_err(|error| error.code()).err(),
-            (!accepted).then_some("adapter-field")
+            (!accepted).then_some("adapter-invocation")
         );
         let config = with(&config("lora-qv"), "alora_invocation_tokens", &format!("[5, {last}]"));
         let found = resolve(&config, &weights("lora-qv"));
         assert_eq!(
             found.map(drop).map_err(|error| error.code()).err(),
-            (!accepted).then_some("adapter-field")
+            (!accepted).then_some("adapter-invocation")
         );
     }
 
     let code = |entries: &[(&str, Value<'_>)]| {
         parse(&gguf(entries, |_| {})).map(drop).map_err(|error| error.code()).unwrap_err()
     };
-    assert_eq!(code(&[("general.type", Value::Str("model"))]), "adapter-field");
+    assert_eq!(code(&[("general.type", Value::Str("model"))]), "adapter-file-type");
     assert_eq!(code(&[("adapter.type", Value::Str("control_vector"))]), "adapter-kind-unsupported");
     assert_eq!(code(&[("general.architecture", Value::Str("gemma3"))]), "adapter-architecture");
     assert_eq!(code(&[("adapter.lora.alpha", Value::F32(f32::NAN))]), "adapter-scale");
@@ -164,7 +164,7 @@ fn gguf_rules() {
     let hint = parse(&file).unwrap_err().hint().unwrap_or_default();
     assert!(hint.contains("write the file again") && !hint.contains("PEFT"), "{hint}");
     let signed = Value::i32_array(&[5, 6]);
-    assert_eq!(code(&[("adapter.alora.invocation_tokens", signed)]), "adapter-field");
+    assert_eq!(code(&[("adapter.alora.invocation_tokens", signed)]), "adapter-invocation");
 
     let changed = |change: &dyn Fn(&mut Vec<Named>)| {
         parse(&gguf(&[], change)).map(drop).map_err(|error| error.code()).unwrap_err()

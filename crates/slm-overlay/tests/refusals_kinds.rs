@@ -147,7 +147,7 @@ fn an_invocation_that_no_prompt_can_contain_is_refused() {
     assert_eq!(bound(&[5, 1023]), Ok(()));
     for token in [1024, u32::MAX] {
         let (code, text) = bound(&[5, token]).unwrap_err();
-        assert_eq!(code, "adapter-field");
+        assert_eq!(code, "adapter-invocation");
         assert!(text.contains(&token.to_string()) && text.contains("1024"), "{text}");
     }
 }

@@ -18,7 +18,7 @@ use slm_format::gguf::{self, Value};
 use slm_format::safetensors::{Dtype, SafeTensors, TensorSource, write};
 use slm_format::{Coded, ContentHash, Encoding, ErrorClass, Limits};
 use slm_manifest::{BaseId, NUMERICS_VERSION, TokenizerId};
-use slm_overlay::binary::{Compact, LoraAdapter};
+use slm_overlay::binary::{Compact, Layout, LoraAdapter};
 use slm_overlay::delta::{BaseMatrices, DeltaFile, DeltaIdentity, to_delta};
 use slm_overlay::gguf::GgufAdapter;
 use slm_overlay::peft::PeftAdapter;
@@ -253,7 +253,12 @@ fn gguf_adapters() {
     let text = |key, value| set(key, Value::Str(value));
     let mut signed_twin = Some(set(tokens, Value::u32_array(&[5, 6])));
     for (promise, code, bad, good) in [
-        ("type", "adapter-field", text("general.type", "model"), text("general.type", "adapter")),
+        (
+            "type",
+            "adapter-file-type",
+            text("general.type", "model"),
+            text("general.type", "adapter"),
+        ),
         (
             "architecture",
             "adapter-architecture",
@@ -270,7 +275,7 @@ fn gguf_adapters() {
         ("inf scale", "adapter-scale", alpha(f32::INFINITY), alpha(0.0)),
         (
             "signed tokens",
-            "adapter-field",
+            "adapter-invocation",
             set(tokens, Value::i32_array(&[5, 6])),
             signed_twin.take().unwrap(),
         ),
@@ -310,15 +315,17 @@ fn gguf_adapters() {
     pair_of("version skew", "gguf-version", headed([9, 0, 0, 0]), good());
 }
 
-/// Both formats against known files; `hash` says where the checksum stands.
+/// Both formats, in files that fit the tiny model. What their twins do to its logits is in slm-runtime's `refusals_binary.rs`.
 #[test]
 fn binary_files() {
+    let layout = Layout::parse(&read("lora-binary/plan008.layout.json")).unwrap();
     let plan008 = |at: usize, bytes: &[u8]| {
         let mut file = read("lora-binary/plan008.lora");
         file[at..at + bytes.len()].copy_from_slice(bytes);
         let hash = ContentHash::of(&file[40..]).to_bytes();
         file[8..40].copy_from_slice(&hash);
-        LoraAdapter::load(&file, &LIMITS).map(drop).map_err(OverlayError::from)
+        let pairs = LoraAdapter::load(&file, &LIMITS)?;
+        bound(layout.to_adapter(&pairs, &tiny())?, &tiny()).map(drop)
     };
     let good = || plan008(4, &[1, 0, 0, 0]);
     for (promise, code, bad) in [
@@ -391,7 +398,7 @@ fn files_of_our_own() {
         ("version skew", "adapter-delta-version", "slm_delta", "2", "1"),
         ("wrong base", "adapter-delta-identity", "tensor_count", "28", "29"),
         ("tied", "adapter-delta-identity", "flags", "untied", "tied"),
-        ("kind", "adapter-field", "kind", "diagonal", "low-rank"),
+        ("kind", "adapter-kind-unsupported", "kind", "diagonal", "low-rank"),
     ] {
         pair_of(promise, code, delta(key, bad), delta(key, good));
     }

@@ -93,7 +93,7 @@ impl DeltaFile {
             "dense" => DeltaKind::Dense,
             "sparse" => DeltaKind::Sparse,
             "low-rank" => DeltaKind::LowRank,
-            other => return Err(field("kind", other, "dense, sparse or low-rank")),
+            other => return Err(OverlayError::Kind { kind: excerpt(other) }),
         };
         let identity = DeltaIdentity::read(metadata)?;
         let own = kind.parts().1;

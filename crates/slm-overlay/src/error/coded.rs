@@ -10,6 +10,8 @@ impl Coded for OverlayError {
             OverlayError::ConfigJson { .. } => "adapter-config-json",
             OverlayError::DuplicateKey { .. } => "adapter-config-duplicate-key",
             OverlayError::Field { .. } | OverlayError::Entry { .. } => "adapter-field",
+            OverlayError::FileType { .. } => "adapter-file-type",
+            OverlayError::Invocation { .. } => "adapter-invocation",
             OverlayError::UnknownField { .. } | OverlayError::UnknownEntry { .. } => {
                 "adapter-unknown-field"
             }

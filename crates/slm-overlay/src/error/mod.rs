@@ -56,6 +56,20 @@ pub enum OverlayError {
         /// What it must be.
         expected: &'static str,
     },
+    /// A GGUF file that does not say that it is an adapter.
+    #[error("general.type is {found}, expected \"adapter\"")]
+    FileType {
+        /// What it says, quoted.
+        found: String,
+    },
+    /// What an adapter waits for is not a sequence of token ids that the base has.
+    #[error("the invocation tokens are {found}, expected {expected}")]
+    Invocation {
+        /// What they are.
+        found: String,
+        /// What they must be.
+        expected: &'static str,
+    },
     /// An entry of a file's metadata that slm does not know.
     #[error("metadata of the file: {of} has no entry {entry:?}, here {found}")]
     UnknownEntry {
@@ -77,10 +91,10 @@ pub enum OverlayError {
         found: String,
     },
     /// A kind of adapter that slm does not apply.
-    #[error("adapters of the kind {peft_type:?} are not supported")]
+    #[error("adapters of the kind {kind:?} are not supported")]
     Kind {
-        /// The kind.
-        peft_type: String,
+        /// The kind, as the file names it.
+        kind: String,
     },
     /// A pattern that is not in the regular expressions common to Python and slm.
     #[error("adapter configuration: {field}: the pattern {pattern:?} is not usable: {reason}")]

@@ -161,7 +161,7 @@ impl Config {
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         let peft_type = match field("peft_type") {
             Some(Json::Text(kind)) => PeftType::from_name(kind)
-                .ok_or_else(|| OverlayError::Kind { peft_type: kind.chars().take(80).collect() })?,
+                .ok_or_else(|| OverlayError::Kind { kind: kind.chars().take(80).collect() })?,
             other => {
                 return Err(wrong(
                     "peft_type",
@@ -192,7 +192,7 @@ impl Config {
             "use_rslora" => self.use_rslora = flag("use_rslora", value)?,
             "use_dora" => self.use_dora = flag("use_dora", value)?,
             "lora_bias" => self.lora_bias = flag("lora_bias", value)?,
-            "alora_invocation_tokens" => self.invocation = tokens(key, value)?,
+            "alora_invocation_tokens" => self.invocation = tokens(value)?,
             "ensure_weight_tying" => self.ensure_weight_tying = flag(key, value)?,
             "feedforward_modules" => {
                 self.feedforward_modules = names("feedforward_modules", value)?;
@@ -434,17 +434,20 @@ fn check_count(what: &'static str, found: usize) -> Result<(), OverlayError> {
 }
 
 /// Token ids, at least one where the field is given.
-fn tokens(field: &str, value: &Json) -> Result<Vec<u32>, OverlayError> {
-    const EXPECTED: &str = "a list of token ids";
+fn tokens(value: &Json) -> Result<Vec<u32>, OverlayError> {
+    let wrong = |value: &Json| {
+        let expected = "a list of token ids";
+        OverlayError::Invocation { found: value.excerpt(), expected }
+    };
     let items = match value {
         Json::Null => return Ok(Vec::new()),
         Json::List(items) => items,
-        _ => return Err(wrong(field, value, EXPECTED)),
+        _ => return Err(wrong(value)),
     };
     check_count("alora_invocation_tokens", items.len())?;
     let token = |item: &Json| match *item {
-        Json::Int(id) => u32::try_from(id).map_err(|_| wrong(field, item, EXPECTED)),
-        _ => Err(wrong(field, item, EXPECTED)),
+        Json::Int(id) => u32::try_from(id).map_err(|_| wrong(item)),
+        _ => Err(wrong(item)),
     };
     items.iter().map(token).collect()
 }

@@ -102,6 +102,8 @@ fn configurations() {
         ("arrow", "arrow_config", json!({"top_k": 3})),
         ("monteclora", "monteclora_config", json!({"n": 3})),
         ("megatron", "megatron_config", json!({"x": 3})),
+        ("waiting-for-a-word", "alora_invocation_tokens", json!("verily")),
+        ("waiting-for-no-token", "alora_invocation_tokens", json!([5, 1024])),
         ("dora-without-magnitudes", "use_dora", json!(true)),
         ("scale-beyond-f32", "lora_alpha", json!(1e300)),
         ("pattern-unclosed", "rank_pattern", json!({"(": 8})),
