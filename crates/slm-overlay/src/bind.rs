@@ -151,7 +151,7 @@ pub(crate) fn expect_invocable(
     match invocation.iter().find(|&&token| u64::from(token) >= vocabulary) {
         None => Ok(()),
         Some(token) => Err(OverlayError::Invocation {
-            found: format!("with {token} where the base has {vocabulary} tokens"),
+            found: format!("{token} where the base has {vocabulary} tokens"),
             expected: "ids of the base's tokens",
         }),
     }

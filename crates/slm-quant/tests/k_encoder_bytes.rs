@@ -9,8 +9,11 @@ use common::{bytes, file, floats, shape};
 use slm_format::{Coded, Digest, Encoding};
 use slm_quant::codec;
 
+/// A block that begins at an element of the draws.
+type Block = fn(u64) -> Vec<f32>;
+
 /// Kinds of blocks, and the digest of their bytes.
-const RECORDED: [(&str, fn(u64) -> Vec<f32>, &str); 16] = [
+const RECORDED: [(&str, Block, &str); 16] = [
     (
         "even",
         |at| each(at, even),
@@ -38,12 +41,17 @@ const RECORDED: [(&str, fn(u64) -> Vec<f32>, &str); 16] = [
     ),
     (
         "outliers",
-        |at| each(at, |at| if word(at) % 40 == 0 { 20.0 * even(at) } else { 0.1 * even(at) }),
+        |at| {
+            each(
+                at,
+                |at| if word(at).is_multiple_of(40) { 20.0 * even(at) } else { 0.1 * even(at) },
+            )
+        },
         "40a6bc0014e75c5fd25e44cdd7e0ec5991565447c21bfab9ca94963525640305",
     ),
     (
         "sparse",
-        |at| each(at, |at| if word(at) % 9 == 0 { even(at) } else { 0.0 }),
+        |at| each(at, |at| if word(at).is_multiple_of(9) { even(at) } else { 0.0 }),
         "c777220250016657f453d4b8a57748e276bbd44fc5498bc79d70af52e7aff271",
     ),
     (
@@ -58,7 +66,7 @@ const RECORDED: [(&str, fn(u64) -> Vec<f32>, &str); 16] = [
     ),
     (
         "zero",
-        |at| vec![if at % 512 == 0 { 0.0 } else { -0.0 }; 256],
+        |at| vec![if at.is_multiple_of(512) { 0.0 } else { -0.0 }; 256],
         "19a9b0eb3572bcbee480f15089a756416b5ec8619f8f95fc78658f727be4fbf9",
     ),
     (

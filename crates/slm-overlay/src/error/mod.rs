@@ -63,7 +63,7 @@ pub enum OverlayError {
         found: String,
     },
     /// What an adapter waits for is not a sequence of token ids that the base has.
-    #[error("the invocation tokens are {found}, expected {expected}")]
+    #[error("the invocation tokens: {found}, expected {expected}")]
     Invocation {
         /// What they are.
         found: String,
