@@ -9,7 +9,9 @@ use common::{f32_bytes, ramp, tiny};
 use half::{bf16, f16};
 use slm_format::{Coded, Encoding};
 use slm_manifest::BaseId;
-use slm_overlay::{Adapter, BaseShape, BoundAdapter, Factor, Gates, LoraModule, Stack};
+use slm_overlay::{
+    Adapter, BaseShape, BoundAdapter, Factor, Gates, LoneDowns, LoraModule, Stack, TensorStack,
+};
 use slm_quant::{Executor, Inline, Kernels, RayonExecutor, Tier};
 
 fn base_id() -> BaseId {
@@ -176,6 +178,67 @@ fn every_tier_executor_and_batch_gives_the_contract_s_bits() {
                 }
             }
         }
+    }
+}
+
+/// Three stacks over one row, as queries, keys and values are: the second one has one adapter only.
+fn three_stacks() -> [TensorStack; 3] {
+    let make = |encoding, rows: u64, rank: u64, seed| {
+        let a = factor(encoding, rank, 64, &ramp(rank * 64, seed));
+        bound(0.9, a, factor(Encoding::F32, rows, rank, &ramp(rows * rank, seed + 9)))
+    };
+    let stack = |entries| Stack::new(base_id(), entries).unwrap().for_tensor("blk.0.ffn_up.weight");
+    [
+        stack(vec![
+            (make(Encoding::F16, 150, 256, 1), 0.7),
+            (make(Encoding::F32, 150, 5, 2), -0.3),
+        ]),
+        stack(vec![(make(Encoding::BF16, 64, 1, 3), 1.1)]),
+        stack(vec![(make(Encoding::F32, 48, 8, 4), 1.0), (make(Encoding::F16, 48, 17, 5), 0.2)]),
+    ]
+}
+
+#[test]
+fn threads_that_share_a_lone_token_s_downs_add_what_one_alone_adds() {
+    let (stacks, x, kernels) = (three_stacks(), ramp(64, 5), Kernels::detect());
+    let whole: Vec<Vec<f32>> = [150, 64, 48].map(|rows| ramp(rows, 6)).into();
+    let mut expected = whole.clone();
+    for (y, stack) in expected.iter_mut().zip(&stacks) {
+        stack.apply(&kernels, &Inline, y, &x, &mut Vec::new(), 1, Gates::NONE);
+    }
+    let mut scratch = Vec::new();
+    for round in 0..200 {
+        let lone = LoneDowns::new(&stacks, &x, &mut scratch).unwrap();
+        let mut made = whole.clone();
+        std::thread::scope(|threads| {
+            for (which, y) in made.iter_mut().enumerate() {
+                let (lone, kernels) = (&lone, &kernels);
+                for (piece, y) in y.chunks_mut(32).enumerate() {
+                    threads.spawn(move || {
+                        if round % 2 == 0 {
+                            lone.begin(kernels);
+                        }
+                        lone.up(kernels, y, which, piece * 32, Gates::NONE);
+                    });
+                }
+            }
+        });
+        for (y, expected) in made.iter().zip(&expected) {
+            assert_eq!(bits(y), bits(expected));
+        }
+    }
+    assert_eq!(scratch.len(), 256 + 5 + 1 + 8 + 17);
+}
+
+#[test]
+fn a_rank_of_257_is_not_shared_and_one_of_256_is() {
+    for (rank, shared) in [(256, true), (257, false)] {
+        let a = factor(Encoding::F32, rank, 16, &ramp(rank * 16, 1));
+        let one = bound(1.0, a, factor(Encoding::F32, 4, rank, &ramp(4 * rank, 2)));
+        let stack = Stack::new(base_id(), vec![(one, 1.0)]).unwrap();
+        let stacks = [stack.for_tensor("blk.0.ffn_up.weight")];
+        let x = ramp(16, 3);
+        assert_eq!(LoneDowns::new(&stacks, &x, &mut Vec::new()).is_some(), shared, "{rank}");
     }
 }
 

@@ -17,6 +17,14 @@ pub(crate) const GROUP_COLS: usize = 16;
 /// Rows of an up-projection that are interleaved.
 pub(crate) const UP_ROWS: usize = 64;
 
+/// How far ahead of its loads a kernel asks for the bytes of a factor, and past its end for what lies behind it: factors lie in the order of a
+/// pass. By the bytes of an element; measured (`docs/performance.md`).
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "asked for with x86 only"))]
+#[inline(always)]
+pub(crate) const fn ask_distance(element_bytes: usize) -> usize {
+    if element_bytes == 2 { 8 << 10 } else { 3 << 10 }
+}
+
 /// A down-projection, `[rank, cols]`, in groups of four rows (the last may have fewer): sixteen columns of the first row, the same of the
 /// second, and so on; then the next sixteen columns (the last may be fewer).
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +46,9 @@ pub struct UpMatrix<'a> {
 }
 
 impl<'a> DownMatrix<'a> {
+    /// Rows that are interleaved.
+    pub const GROUP_ROWS: usize = GROUP_ROWS;
+
     /// The matrix in `data`, which [`DownMatrix::pack`] wrote.
     ///
     /// # Errors
@@ -115,9 +126,13 @@ impl<'a> DownMatrix<'a> {
         self.data
     }
 
-    /// The groups that `n` rows from row `first` on, a group's first, are in.
-    #[inline(always)]
-    fn rows(&self, first: usize, n: usize) -> DownMatrix<'a> {
+    /// `n` rows from row `first` on, which is the first of a group, as a matrix of their own; whole groups, but for the last.
+    ///
+    /// # Panics
+    /// When there are no such groups.
+    pub fn groups(&self, first: usize, n: usize) -> DownMatrix<'a> {
+        assert!(first.is_multiple_of(GROUP_ROWS), "a group's first row");
+        assert!(n.is_multiple_of(GROUP_ROWS) || first + n == self.rank, "whole groups");
         let row_bytes = self.data.len() / self.rank;
         DownMatrix { rank: n, data: &self.data[first * row_bytes..][..n * row_bytes], ..*self }
     }
@@ -190,6 +205,15 @@ impl<'a> UpMatrix<'a> {
     /// All bytes.
     pub fn data(&self) -> &'a [u8] {
         self.data
+    }
+
+    /// Bytes from the strip on that row `first` is in.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn data_from(&self, first: usize) -> &'a [u8] {
+        assert!(first < self.rows, "a row of the up-projection");
+        &self.data[first / UP_ROWS * UP_ROWS * self.rank * self.encoding.block_bytes()..]
     }
 
     /// The strips that rows `first .. first + n` are in, in order.
@@ -267,7 +291,7 @@ pub(crate) fn down(
     let split = float_units(exec, all_rows, bytes / all_rows);
     let compute = |product: usize, job: usize, out: &mut [f32]| {
         let matrix = matrices[product].expect("BUG: an output without a matrix");
-        let matrix = matrix.rows(job * split, out.len());
+        let matrix = matrix.groups(job * split, out.len());
         tier_call!(kernels, low_rank_down(out, &matrix, x));
     };
     let exec = if split >= all_rows { &Inline } else { exec };

@@ -39,8 +39,8 @@ pub type Then<'a> = &'a (dyn Fn(Piece, &mut [f32]) + Sync);
 /// [`Then`] for two products in step.
 pub type ThenPair<'a> = &'a (dyn Fn(Piece, &mut [f32], &mut [f32]) + Sync);
 
-/// What a lone token reads after a piece of its product: asked for a line at a time while the piece is computed, so that it is near by then.
-/// Changes nothing but time.
+/// Called before each piece of a lone token's product, on the thread that computes it. Gives what is read right after the piece: that is asked
+/// for a line at a time while the piece is computed, so that it is near by then, which changes nothing but time.
 pub type Ahead<'a> = &'a (dyn Fn(Piece) -> &'a [u8] + Sync);
 
 /// A rectangle of a product. Element (token `t`, row `r`), counted within it, goes to `out[t * stride + r]`.

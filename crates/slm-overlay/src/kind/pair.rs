@@ -23,11 +23,18 @@ pub(crate) struct Pair {
     rows: usize,
     /// Of A, and of B.
     encodings: [Encoding; 2],
+    /// Rows of A that one thread takes at a time: whole groups, and bytes that are worth taking.
+    part_rows: usize,
 }
+
+/// Bytes of a down-projection that are worth taking: reading them takes ten times as long as two threads need to agree who does.
+const PART_BYTES: usize = 8 << 10;
 
 impl Pair {
     pub(crate) fn new(bound: &Arc<BoundAdapter>, module: usize) -> Pair {
         let (a, b) = pair(bound.module(module)).expect("BUG: a pair of a module that has none");
+        let row_bytes = a.data().len() / a.rows() as usize;
+        let worthwhile = PART_BYTES.div_ceil(row_bytes.max(1));
         Pair {
             bound: Arc::clone(bound),
             module,
@@ -37,6 +44,7 @@ impl Pair {
             cols: a.cols() as usize,
             rows: b.rows() as usize,
             encodings: [a.encoding(), b.encoding()],
+            part_rows: worthwhile.next_multiple_of(DownMatrix::GROUP_ROWS),
         }
     }
 
@@ -52,6 +60,17 @@ impl Pair {
         a.expect("BUG: a factor of the wrong length")
     }
 
+    /// Parts of [`Pair::down_matrix`] that threads take.
+    pub(crate) fn n_parts(&self) -> usize {
+        self.rank.div_ceil(self.part_rows)
+    }
+
+    /// Such a part, and its first row.
+    pub(crate) fn down_part(&self, part: usize) -> (usize, DownMatrix<'_>) {
+        let first = part * self.part_rows;
+        (first, self.down_matrix().groups(first, self.part_rows.min(self.rank - first)))
+    }
+
     /// A, `[rank, in]`, row after row, as many tokens read it.
     pub(crate) fn a(&self) -> QMatrix<'_> {
         let data = self.factors().0.data();
@@ -60,7 +79,7 @@ impl Pair {
     }
 
     /// B, `[out, rank]`.
-    fn up_matrix(&self) -> UpMatrix<'_> {
+    pub(crate) fn up_matrix(&self) -> UpMatrix<'_> {
         let data = &self.working[self.place.b.clone()];
         let b = UpMatrix::new(self.encodings[1], self.rows, self.rank, data);
         b.expect("BUG: a factor of the wrong length")
@@ -105,10 +124,5 @@ impl Pair {
 
     fn factors(&self) -> (&Factor, &Factor) {
         pair(self.bound.module(self.module)).expect("BUG: a pair of a module that has none")
-    }
-
-    /// The bytes of A and of B as one token reads them.
-    pub(crate) fn factors_read(&self) -> [&[u8]; 2] {
-        [&self.place.a, &self.place.b].map(|place| &self.working[place.clone()])
     }
 }

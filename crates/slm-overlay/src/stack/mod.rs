@@ -1,5 +1,6 @@
 //! The ordered stack, and what it adds to one tensor's product.
 
+mod lone;
 mod tensor;
 mod term;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use slm_manifest::{AdapterId, BaseId};
 
+pub use lone::LoneDowns;
 pub use tensor::{Gates, TensorStack};
 
 use crate::{BoundAdapter, OverlayError};

@@ -164,15 +164,17 @@ impl TensorStack {
         }
     }
 
-    /// The beginnings of what a lone token reads of the bottom adapter: of the down-projections of stacks that read the same rows, which lie
-    /// together, and of this stack's up-projection. Once a run of addresses is begun, a processor follows it by itself; to ask for all of
-    /// it costs the base's product more than it gains here. Nothing where that adapter is of no low rank.
-    pub fn beginnings(&self) -> [&[u8]; 2] {
-        const BEGINNING: usize = 1024;
-        match self.terms.first().and_then(Term::lora) {
-            Some(term) => term.pair.factors_read().map(|read| &read[..read.len().min(BEGINNING)]),
-            None => [&[], &[]],
-        }
+    /// The first KiB that a lone token reads of the bottom adapter's down-projections of stacks that read the same row, this being the first
+    /// of them. Once a run of addresses is begun, a processor follows it by itself. Nothing where that adapter is of no low rank.
+    pub fn downs_begin(&self) -> &[u8] {
+        let pair = self.terms.first().and_then(Term::lora).map(|term| &term.pair);
+        pair.map_or(&[], |pair| beginning(pair.down_matrix().data()))
+    }
+
+    /// [`TensorStack::downs_begin`] of this stack's up-projection, for outputs `first_row ..`.
+    pub fn up_begins(&self, first_row: usize) -> &[u8] {
+        let pair = self.terms.first().and_then(Term::lora).map(|term| &term.pair);
+        pair.map_or(&[], |pair| beginning(pair.up_matrix().data_from(first_row)))
     }
 
     /// The second half, for a piece of the base's product that is done: outputs `first_row ..` of tokens `first_token ..` in `y`
@@ -199,14 +201,7 @@ impl TensorStack {
         for term in self.terms.iter() {
             let (z, later) = rest.split_at(n_tokens * term.width());
             rest = later;
-            let waits = match term.gate {
-                None => 0,
-                Some(at) => {
-                    let Some(start) = gates.starts.get(at).copied().flatten() else { continue };
-                    let first = gates.first_position + tokens.start;
-                    start.saturating_sub(first).min(tokens.len())
-                }
-            };
+            let waits = gates.waits(term, tokens.clone());
             if waits < tokens.len() {
                 let y = &mut y[waits * n_rows..];
                 term.up(kernels, y, first_row, z, n_tokens, tokens.start + waits..tokens.end);
@@ -245,4 +240,17 @@ impl TensorStack {
 impl Gates<'_> {
     /// For stacks in which no adapter waits.
     pub const NONE: Gates<'static> = Gates { first_position: 0, starts: &[] };
+
+    /// How many of `tokens` a term lets pass before it acts.
+    #[inline]
+    pub(super) fn waits(&self, term: &Term, tokens: Range<usize>) -> usize {
+        let Some(at) = term.gate else { return 0 };
+        let Some(start) = self.starts.get(at).copied().flatten() else { return tokens.len() };
+        start.saturating_sub(self.first_position + tokens.start).min(tokens.len())
+    }
+}
+
+/// What is asked for of a run of addresses: to ask for all of it costs the base's product more than it gains.
+fn beginning(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(1024)]
 }

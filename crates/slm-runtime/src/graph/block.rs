@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use slm_manifest::Activations;
 use slm_manifest::config::Architecture;
-use slm_overlay::TensorStack;
+use slm_overlay::{LoneDowns, TensorStack};
 use slm_quant::{Executor, Kernels, Piece, QuantError, QuantizedRows};
 
 use crate::error::RuntimeError;
 use crate::graph::forward::Lane;
 use crate::graph::overlays::LayerOverlays;
-use crate::graph::scratch::{Angles, BlockScratch, sized};
+use crate::graph::scratch::{Angles, BlockScratch, DownScratch, sized};
 use crate::load::{Base, Layer, MatrixRef};
 
 /// One layer for one block of tokens.
@@ -27,6 +27,13 @@ pub(super) struct Block<'a> {
     pub(super) kernels: Kernels,
     /// Who splits the products.
     pub(super) exec: &'a dyn Executor,
+}
+
+/// The down-projections of one product's stacks.
+enum Downs<'a> {
+    /// Of every token: sequence after sequence, matrix after matrix.
+    Made(&'a [f32]),
+    Lone(LoneDowns<'a>),
 }
 
 /// The stacks of matrices that read the same rows.
@@ -92,19 +99,19 @@ impl<'a> Block<'a> {
         };
         if self.scales_input(stacks) {
             let outs = [&mut *gate, &mut *up];
-            self.project_scaled(outs, matrices, stacks, h, &mut s.rows, &mut s.z)?;
+            self.project_scaled(outs, matrices, stacks, h, &mut s.rows, &mut s.z.any)?;
             act_mul(&self.kernels, gate, up);
         } else {
             self.ask_for_downs(stacks);
             let xq = self.quantize(&mut s.rows, h, &matrices)?;
-            let z = self.down(stacks, h, &mut s.z);
+            let downs = self.downs(stacks, h, &mut s.z);
             let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
             let then = |piece: Piece, gate: &mut [f32], up: &mut [f32]| {
-                self.up(stacks, z, piece, gate);
-                self.up(stacks, z, Piece { product: 1, ..piece }, up);
+                self.up(stacks, &downs, piece, gate);
+                self.up(stacks, &downs, Piece { product: 1, ..piece }, up);
                 act_mul(&self.kernels, gate, up);
             };
-            let ahead = |piece: Piece| self.ahead(stacks, piece);
+            let ahead = |piece: Piece| self.before(stacks, &downs, piece);
             let (outs, ws) = ([&mut *gate, up], [&gate_w, &up_w]);
             self.kernels.matmul_pair(self.exec, outs, ws, h, xq, Some(&ahead), &then);
         }
@@ -123,19 +130,42 @@ impl<'a> Block<'a> {
         stacks: Pick<N>,
         x: &[f32],
         rows: &mut QuantizedRows,
-        z: &mut Vec<f32>,
+        z: &mut DownScratch,
     ) -> Result<(), RuntimeError> {
         if self.scales_input(stacks) {
-            return self.project_scaled(outs, matrices, stacks, x, rows, z);
+            return self.project_scaled(outs, matrices, stacks, x, rows, &mut z.any);
         }
         self.ask_for_downs(stacks);
         let xq = self.quantize(rows, x, &matrices)?;
-        let z = self.down(stacks, x, z);
+        let downs = self.downs(stacks, x, z);
         let ws = matrices.map(|matrix| self.base.matrix(matrix));
-        let ahead = |piece: Piece| self.ahead(stacks, piece);
-        let then = |piece: Piece, out: &mut [f32]| self.up(stacks, z, piece, out);
+        let ahead = |piece: Piece| self.before(stacks, &downs, piece);
+        let then = |piece: Piece, out: &mut [f32]| self.up(stacks, &downs, piece, out);
         self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, Some(&ahead), &then);
         Ok(())
+    }
+
+    /// The first halves of the stacks' shares: made now, or, for a lone token, by the threads that make the product.
+    fn downs<'z, const N: usize>(
+        &'z self,
+        stacks: Pick<N>,
+        x: &'z [f32],
+        z: &'z mut DownScratch,
+    ) -> Downs<'z> {
+        if let Some(overlays) = self.lone()
+            && let Some(lone) = LoneDowns::new(stacks(overlays), x, &mut z.lone)
+        {
+            return Downs::Lone(lone);
+        }
+        Downs::Made(self.down(stacks, x, &mut z.any))
+    }
+
+    /// What adapters add for a token that is alone in the pass.
+    fn lone(&self) -> Option<&'a LayerOverlays> {
+        match self.lanes {
+            [lane] if self.rows.len() == 1 => Some(&lane.overlays.layers[self.n]),
+            _ => None,
+        }
     }
 
     /// The down-projections of every sequence's stacks: sequence after sequence, matrix after matrix.
@@ -163,24 +193,40 @@ impl<'a> Block<'a> {
         z
     }
 
-    /// What a lone token reads right after a piece of its product: asked for while the piece is computed.
-    fn ahead<const N: usize>(&self, stacks: Pick<N>, piece: Piece) -> &'a [u8] {
-        match self.lanes {
-            [lane] => stacks(&lane.overlays.layers[self.n])[piece.product].beginnings()[1],
-            _ => &[],
+    /// Before a piece of a lone token's product. Gives what is read right after it, to be asked for meanwhile.
+    fn before<const N: usize>(&self, stacks: Pick<N>, downs: &Downs<'_>, piece: Piece) -> &'a [u8] {
+        if let Downs::Lone(lone) = downs
+            && self.exec.n_workers() > 1
+        {
+            // Made by the time the piece is. One thread makes them after its first piece: they and the up-projection are one run of addresses.
+            lone.begin(&self.kernels);
         }
+        let stack = self.lone().map(|overlays| &stacks(overlays)[piece.product]);
+        stack.map_or(&[], |stack| stack.up_begins(piece.first_row))
     }
 
     /// Asks for what a lone token's down-projections read first.
     fn ask_for_downs<const N: usize>(&self, stacks: Pick<N>) {
-        if let ([lane], 1) = (self.lanes, self.rows.len()) {
-            self.kernels.prefetch(stacks(&lane.overlays.layers[self.n])[0].beginnings()[0]);
+        if let Some(overlays) = self.lone() {
+            self.kernels.prefetch(stacks(overlays)[0].downs_begin());
         }
     }
 
     /// The stacks' shares of one piece.
-    fn up<const N: usize>(&self, stacks: Pick<N>, z: &[f32], piece: Piece, out: &mut [f32]) {
-        let mut rest = z;
+    fn up<const N: usize>(
+        &self,
+        stacks: Pick<N>,
+        downs: &Downs<'_>,
+        piece: Piece,
+        out: &mut [f32],
+    ) {
+        let mut rest = match downs {
+            Downs::Made(z) => *z,
+            Downs::Lone(lone) => {
+                let gates = self.gates(&self.lanes[0], 0);
+                return lone.up(&self.kernels, out, piece.product, piece.first_row, gates);
+            }
+        };
         for (lane, tokens) in self.parts() {
             for (n, stack) in stacks(&lane.overlays.layers[self.n]).iter().enumerate() {
                 let (z, later) = rest.split_at(stack.scratch_len(tokens.len()));

@@ -237,7 +237,7 @@ impl Pass<'_> {
                 for ((logits, h), &(lane, _, first_position)) in rows.zip(batch) {
                     let Lane { overlays, starts, .. } = lanes[lane];
                     let gates = Gates { first_position, starts };
-                    overlays.head.apply(&self.kernels, self.exec, logits, h, z, 1, gates);
+                    overlays.head.apply(&self.kernels, self.exec, logits, h, &mut z.any, 1, gates);
                 }
                 Ok(())
             })?;

@@ -1,6 +1,7 @@
 //! Every buffer of a forward pass, with its shape. T is the number of tokens in the pass, B of those that one block holds.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 
 use slm_manifest::ModelConfig;
@@ -93,7 +94,14 @@ pub(crate) struct BlockScratch {
     /// The 8-bit rows of whatever is multiplied next.
     pub(crate) rows: QuantizedRows,
     /// Down-projections of adapters.
-    pub(crate) z: Vec<f32>,
+    pub(crate) z: DownScratch,
+}
+
+/// Down-projections: of any tokens, and of a lone one as threads make them together.
+#[derive(Debug, Default)]
+pub(crate) struct DownScratch {
+    pub(crate) any: Vec<f32>,
+    pub(crate) lone: Vec<AtomicU32>,
 }
 
 /// Block scratches that are not in use. The one used last is given out first: its buffers are still in a cache.

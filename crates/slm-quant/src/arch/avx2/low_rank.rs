@@ -5,7 +5,7 @@ use slm_format::Encoding;
 use super::Avx2;
 use super::decode::widen8;
 use crate::arch::scalar;
-use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix};
+use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix, ask_distance};
 
 /// As [`scalar::low_rank_down`].
 pub(crate) fn low_rank_down(s: Avx2, z: &mut [f32], a: &DownMatrix<'_>, x: &[f32]) {
@@ -43,6 +43,7 @@ fn group<const TYPE: usize, const R: usize>(s: Avx2, z: &mut [f32], a: &[u8], x:
     let mut lanes = [[s.set1(0.0); 2]; R];
     for (a, x) in a.chunks_exact(R * GROUP_COLS * unit).zip(x.as_chunks::<8>().0.chunks_exact(2)) {
         let x = [s.load(&x[0]), s.load(&x[1])];
+        s.prefetch_after(a, ask_distance(unit));
         for n in 0..R {
             for half in 0..2 {
                 let a = widen8::<TYPE>(s, a, (GROUP_COLS * n + 8 * half) * unit);
@@ -117,6 +118,7 @@ fn piece<const TYPE: usize, const V: usize>(
     for (column, &z) in strip.chunks(stride * unit).zip(z) {
         let column = &column[skip * unit..][..8 * V * unit];
         let z = s.set1(z);
+        s.prefetch_after(column, ask_distance(unit));
         for v in 0..V {
             u[v] = s.add(u[v], s.mul(z, widen8::<TYPE>(s, column, 8 * v * unit)));
         }

@@ -78,6 +78,18 @@ impl Avx2 {
         }
     }
 
+    /// Asks for as many cache lines as `values` are in, `distance` bytes further on, whatever is there.
+    #[expect(unsafe_code, reason = "pulp has no prefetch")]
+    #[inline(always)]
+    pub(crate) fn prefetch_after(self, values: &[u8], distance: usize) {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let first = values.as_ptr().cast::<i8>().wrapping_add(distance);
+        for at in (0..values.len()).step_by(64) {
+            // SAFETY: a prefetch is a hint that never faults, and the token proves SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) }
+        }
+    }
+
     /// Runs `f`, which must be `#[inline(always)]`, with the features on.
     #[inline(always)]
     fn run<R>(self, f: impl FnMut() -> R) -> R {

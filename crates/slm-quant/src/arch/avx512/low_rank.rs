@@ -5,7 +5,7 @@ use slm_format::Encoding;
 use super::plain::widen16;
 use super::{Avx512, F, chunk};
 use crate::arch::scalar;
-use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix};
+use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix, ask_distance};
 
 /// As [`scalar::low_rank_down`].
 pub(crate) fn low_rank_down(s: Avx512, z: &mut [f32], a: &DownMatrix<'_>, x: &[f32]) {
@@ -43,6 +43,7 @@ fn group<const TYPE: usize, const R: usize>(s: Avx512, z: &mut [f32], a: &[u8], 
     let mut lanes = [s.set1(0.0); R];
     for (a, x) in a.chunks_exact(R * GROUP_COLS * unit).zip(x.as_chunks::<GROUP_COLS>().0) {
         let x: F = pulp::cast(*x);
+        s.avx2().prefetch_after(a, ask_distance(unit));
         for n in 0..R {
             let a = widen16::<TYPE>(s, a, GROUP_COLS * n * unit);
             lanes[n] = s.add(lanes[n], s.mul(a, x));
@@ -115,6 +116,7 @@ fn piece<const TYPE: usize, const V: usize>(
     for (column, &z) in strip.chunks(stride * unit).zip(z) {
         let column = &column[skip * unit..][..16 * V * unit];
         let z = s.set1(z);
+        s.avx2().prefetch_after(column, ask_distance(unit));
         for v in 0..V {
             u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, column, 16 * v * unit)));
         }

@@ -1,0 +1,141 @@
+//! What stacks add for a lone token, whose down-projections are made by whichever thread comes to need them first.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use slm_quant::{Inline, Kernels};
+
+use super::TensorStack;
+use super::tensor::Gates;
+use super::term::Term;
+
+/// The highest rank whose values stand on the stack.
+const MAX_RANK: usize = 256;
+
+/// Rounds of waiting after which a thread lets others have its core once.
+const PATIENCE: u32 = 1 << 14;
+
+/// The down-projections of one token, for stacks that read the same row. Threads that have computed a piece of the base's product take parts
+/// of them until none is left, and add their piece's share once all are made: no part is handed over, and a thread waits only for
+/// what another is just computing.
+///
+/// Bits are those of [`TensorStack::apply`], whatever threads come in whatever order.
+#[derive(Debug)]
+pub struct LoneDowns<'a> {
+    stacks: &'a [TensorStack],
+    x: &'a [f32],
+    /// Bits of the values: stack after stack, term after term.
+    z: &'a [AtomicU32],
+    n_parts: usize,
+    taken: AtomicUsize,
+    made: AtomicUsize,
+}
+
+impl<'a> LoneDowns<'a> {
+    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates.
+    ///
+    /// `None` where a stack has a term that is no plain low rank, or one of a rank above 256.
+    pub fn new(
+        stacks: &'a [TensorStack],
+        x: &'a [f32],
+        z: &'a mut Vec<AtomicU32>,
+    ) -> Option<LoneDowns<'a>> {
+        let (mut len, mut n_parts) = (0, 0);
+        for term in stacks.iter().flat_map(|stack| stack.terms.iter()) {
+            let pair = &term.lora()?.pair;
+            if pair.rank() > MAX_RANK {
+                return None;
+            }
+            (len, n_parts) = (len + pair.rank(), n_parts + pair.n_parts());
+        }
+        if z.len() < len {
+            z.resize_with(len, AtomicU32::default);
+        }
+        let (taken, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Some(LoneDowns { stacks, x, z: &z[..len], n_parts, taken, made })
+    }
+
+    /// Adds the share of stack `which` to a piece of its base's product: outputs `first_row ..` in `y`. Makes what is not made of the
+    /// down-projections first. Allocates nothing.
+    ///
+    /// # Panics
+    /// When the lengths do not fit each other.
+    pub fn up(
+        &self,
+        kernels: &Kernels,
+        y: &mut [f32],
+        which: usize,
+        first_row: usize,
+        gates: Gates<'_>,
+    ) {
+        let stack = &self.stacks[which];
+        if stack.is_empty() {
+            return;
+        }
+        self.make(kernels);
+        let before = self.stacks[..which].iter().map(|stack| stack.scratch_len(1)).sum();
+        let mut rest = &self.z[before..];
+        for term in stack.terms.iter() {
+            let (made, later) = rest.split_at(term.width());
+            rest = later;
+            if gates.waits(term, 0..1) > 0 {
+                continue;
+            }
+            let mut z = [0.0; MAX_RANK];
+            let z = &mut z[..made.len()];
+            let values = made.iter().map(|bits| f32::from_bits(bits.load(Ordering::Relaxed)));
+            z.iter_mut().zip(values).for_each(|(z, value)| *z = value);
+            term.up(kernels, y, first_row, z, 1, 0..1);
+        }
+    }
+
+    /// Makes parts until none is left that no thread has taken.
+    pub fn begin(&self, kernels: &Kernels) {
+        /// Counts a part as made, also when it panics: who waits for it must not wait for ever.
+        struct Made<'a>(&'a AtomicUsize);
+        impl Drop for Made<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Release);
+            }
+        }
+        while self.taken.load(Ordering::Relaxed) < self.n_parts {
+            let part = self.taken.fetch_add(1, Ordering::Relaxed);
+            if part < self.n_parts {
+                let _made = Made(&self.made);
+                self.part(kernels, part);
+            }
+        }
+    }
+
+    /// Takes parts until none is left, and returns when all are made.
+    fn make(&self, kernels: &Kernels) {
+        self.begin(kernels);
+        let mut rounds = 0u32;
+        while self.made.load(Ordering::Acquire) < self.n_parts {
+            rounds += 1;
+            if rounds.is_multiple_of(PATIENCE) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn part(&self, kernels: &Kernels, mut part: usize) {
+        let mut rest = self.z;
+        for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
+            let (out, later) = rest.split_at(term.pair.rank());
+            rest = later;
+            if part >= term.pair.n_parts() {
+                part -= term.pair.n_parts();
+                continue;
+            }
+            let (first, rows) = term.pair.down_part(part);
+            let mut z = [0.0; MAX_RANK];
+            let z = &mut z[..rows.rank()];
+            kernels.low_rank_down(&Inline, [&mut *z], [&rows], self.x);
+            let out = &out[first..];
+            out.iter().zip(&*z).for_each(|(out, z)| out.store(z.to_bits(), Ordering::Relaxed));
+            return;
+        }
+        unreachable!("BUG: a part of no down-projection");
+    }
+}
