@@ -70,6 +70,7 @@ fn product<K: Strip, const FUSED: bool>(
     for i in 0..n_strips {
         let strip = w.strip_bytes(first + i, 1);
         let near = ahead.next_strip(s);
+        let next = if i + 1 < n_strips { w.strip_bytes(first + i + 1, 1) } else { &[] };
         let out = &mut out[i * STRIP_ROWS..];
         // All tokens before the next strip: this one stays in the first cache.
         let mut token = 0;
@@ -77,6 +78,8 @@ fn product<K: Strip, const FUSED: bool>(
             let out = &mut out[token * part.stride..];
             let from = part.first_token + token;
             let left = part.n_tokens - token;
+            // The first tokens ask for the next strip: those after them hit the first cache alone, and the processor loses the stream.
+            let next = if token == 0 && left > 8 { next } else { &[] };
             if K::DOUBLE && left >= 16 {
                 double::<K, FUSED>(
                     s,
@@ -84,13 +87,14 @@ fn product<K: Strip, const FUSED: bool>(
                     part.stride,
                     strip,
                     [&xq.tile(from), &xq.tile(from + 8)],
+                    next,
                 );
                 token += 16;
                 continue;
             }
             let n = tile_rows(left);
             match n {
-                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from), next),
                 4 => tile::<K, 4, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
                 2 => tile::<K, 2, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
                 _ => tile::<K, 1, FUSED>(s, out, part.stride, strip, &xq.tile(from), near),
@@ -132,7 +136,7 @@ impl<'a> AheadOf<'a> {
     }
 }
 
-/// A strip with `T` tokens; each unit asks for a line of `near`.
+/// A strip with `T` tokens. Each unit asks for a line of `near`, of many tokens for a unit of it.
 fn tile<K: Strip, const T: usize, const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
@@ -147,13 +151,13 @@ fn tile<K: Strip, const T: usize, const FUSED: bool>(
             let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
             let codes = x.codes.chunks_exact(K::BLOCKS);
             let sums = x.sums.chunks_exact(K::BLOCKS);
-            let mut near = near.chunks(LINE);
+            let mut near = near.chunks(if T == 1 { LINE } else { STRIP_ROWS * K::UNIT });
             let mut acc = [s.set1(0.0); T];
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
-                if T == 1
-                    && let Some(line) = near.next()
+                if (T == 1 || T == 8)
+                    && let Some(near) = near.next()
                 {
-                    s.prefetch(line);
+                    s.prefetch(near);
                 }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let w = K::unpack::<B>(s, unit);
@@ -171,13 +175,14 @@ fn tile<K: Strip, const T: usize, const FUSED: bool>(
     );
 }
 
-/// A strip with two tiles of eight tokens: what is unpacked serves twice as many.
+/// A strip with two tiles of eight tokens: what is unpacked serves twice as many. Each unit asks for one of `near`.
 fn double<K: Strip, const FUSED: bool>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
     strip: &[u8],
     x: [&Tile<8>; 2],
+    near: &[u8],
 ) {
     s.run(
         #[inline(always)]
@@ -188,7 +193,11 @@ fn double<K: Strip, const FUSED: bool>(
             let mut acc = [s.set1(0.0); 8];
             let mut more = [s.set1(0.0); 8];
             let tiles = codes.zip(sums).zip(more_codes.zip(more_sums));
+            let mut near = near.chunks(STRIP_ROWS * K::UNIT);
             for (unit, ((codes, sums), (more_codes, more_sums))) in units.zip(tiles) {
+                if let Some(near) = near.next() {
+                    s.prefetch(near);
+                }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let w = K::unpack::<B>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);
