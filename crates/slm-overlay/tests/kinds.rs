@@ -76,6 +76,118 @@ fn every_kind_comes_back_from_peft_s_form_as_itself() {
     }
 }
 
+/// Left and right matrix of q, v and down of the tiny model, whole (rank 0) or of a rank, as PEFT 0.11.1 made them of the options before them.
+#[test]
+fn kronecker_products_keep_the_options_that_peft_makes_them_of() {
+    type Side = ([u64; 2], u64);
+    let cases: [(&str, [(Side, Side); 3], [&str; 3]); 5] = [
+        (
+            r#"{"r": 4, "decompose_both": false, "decompose_factor": 8}"#,
+            [
+                (([8, 8], 0), ([32, 32], 4)),
+                (([8, 8], 0), ([16, 32], 4)),
+                (([8, 8], 0), ([32, 96], 4)),
+            ],
+            ["4", "false", "8"],
+        ),
+        (
+            r#"{"r": 2, "decompose_both": true, "decompose_factor": 8}"#,
+            [
+                (([8, 8], 2), ([32, 32], 2)),
+                (([8, 8], 2), ([16, 32], 2)),
+                (([8, 8], 2), ([32, 96], 2)),
+            ],
+            ["2", "true", "8"],
+        ),
+        // Of what is whole throughout, the rank is free: the least that keeps it whole, with the alpha that keeps the scale.
+        (
+            r#"{"r": 64, "decompose_both": false, "decompose_factor": -1}"#,
+            [
+                (([16, 16], 0), ([16, 16], 0)),
+                (([8, 16], 0), ([16, 16], 0)),
+                (([16, 24], 0), ([16, 32], 0)),
+            ],
+            ["8", "false", "-1"],
+        ),
+        (
+            r#"{"r": 8, "decompose_both": false, "decompose_factor": -1}"#,
+            [
+                (([16, 16], 0), ([16, 16], 0)),
+                (([8, 16], 0), ([16, 16], 0)),
+                (([16, 24], 0), ([16, 32], 8)),
+            ],
+            ["8", "false", "-1"],
+        ),
+        (
+            r#"{"r": 5, "decompose_both": true, "decompose_factor": 12}"#,
+            [
+                (([8, 8], 0), ([32, 32], 5)),
+                (([8, 8], 0), ([16, 32], 5)),
+                (([8, 12], 5), ([32, 64], 5)),
+            ],
+            ["5", "true", "12"],
+        ),
+    ];
+    let paths = ["self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"];
+    let export = |config: &str, modules: &[(Side, Side); 3]| {
+        let mut tensors: Vec<Tensor> = Vec::new();
+        for (path, (left, right)) in paths.iter().zip(modules) {
+            for (side, ([rows, cols], rank)) in [("lokr_w1", left), ("lokr_w2", right)] {
+                let mut add = |suffix: &str, shape: [u64; 2]| {
+                    let name = format!("base_model.model.model.layers.0.{path}.{side}{suffix}");
+                    let data = f32_bytes(&ramp(shape[0] * shape[1], 3));
+                    tensors.push((name, Dtype::F32, shape.to_vec(), data));
+                };
+                match *rank {
+                    0 => add("", [*rows, *cols]),
+                    rank => {
+                        add("_a", [*rows, rank]);
+                        add("_b", [rank, *cols]);
+                    }
+                }
+            }
+        }
+        let config = with(config, "peft_type", "\"LOKR\"");
+        let config = with(&config, "target_modules", r#"["q_proj", "v_proj", "down_proj"]"#);
+        let (adapter, _) = resolve(&config, &file(&tensors)).unwrap();
+        (adapter.id(), to_peft(&adapter, &tiny()))
+    };
+    for (config, modules, expected) in &cases {
+        let (id, files) = export(config, modules);
+        let files = files.unwrap();
+        let written: serde_json::Value = serde_json::from_str(&files.config).unwrap();
+        let found = ["r", "decompose_both", "decompose_factor"].map(|key| written[key].to_string());
+        assert_eq!(&found, expected, "{config}");
+        let parsed = PeftAdapter::parse(files.config.as_bytes(), &files.weights, &LIMITS).unwrap();
+        assert_eq!(parsed.resolve(&tiny()).unwrap().0.id(), id, "{config}");
+    }
+    // No options make a left matrix of 4 by 8 of one module and of 8 by 8 of another as wide and high; nor a whole right one beside one of rank 4 as large.
+    let (config, modules, _) = &cases[0];
+    let mut other = *modules;
+    other[0] = (([4, 8], 0), ([64, 32], 4));
+    assert_eq!(export(config, &other).1.unwrap_err().code(), "adapter-export");
+    let mut other = *modules;
+    other[0] = (([8, 8], 0), ([32, 32], 17));
+    let config = with(config, "rank_pattern", r#"{"q_proj": 17}"#);
+    assert_eq!(export(&config, &other).1.unwrap_err().code(), "adapter-export");
+}
+
+/// An older PEFT compares a pattern's key with the whole path, letter by letter, and stumbles over fields that it does not know.
+#[test]
+fn what_is_written_as_peft_is_for_older_ones_too() {
+    let base = tiny();
+    let adapter = resolve(&config("lora-patterns"), &weights("lora-patterns")).unwrap().0;
+    let written: serde_json::Value =
+        serde_json::from_str(&to_peft(&adapter, &base).unwrap().config).unwrap();
+    assert_eq!(written["rank_pattern"]["model.layers.1.mlp.down_proj"], 2);
+    assert_eq!(written["alpha_pattern"]["model.layers.0.self_attn.q_proj"], 32.0);
+    assert_eq!(written.get("lora_bias"), None);
+    let adapter = resolve(&config("lora-bias-term"), &weights("lora-bias-term")).unwrap().0;
+    let written: serde_json::Value =
+        serde_json::from_str(&to_peft(&adapter, &base).unwrap().config).unwrap();
+    assert_eq!(written["lora_bias"], true);
+}
+
 #[test]
 fn ia3_reads_its_side_from_feedforward_modules() {
     let sides = |config: &str| -> Result<Vec<Side>, OverlayError> {

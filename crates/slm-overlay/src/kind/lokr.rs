@@ -46,6 +46,20 @@ impl Lokr {
         // Bounded by the base's rows wherever it was resolved.
         u32::try_from(self.w1.shape().0 * self.w2.shape().0).unwrap_or(u32::MAX)
     }
+
+    /// Rows and columns of the left and of the right matrix; each fits in 32 bits.
+    pub(crate) fn shapes(&self) -> ((u64, u64), (u64, u64)) {
+        (self.w1.shape(), self.w2.shape())
+    }
+
+    /// The ranks of the left and of the right matrix, where they are not whole.
+    pub(crate) fn low_rank(&self) -> (Option<u32>, Option<u32>) {
+        let rank = |w: &LokrFactor| match w {
+            LokrFactor::Full(_) => None,
+            LokrFactor::Low(_, b) => Some(b.rows()),
+        };
+        (rank(&self.w1), rank(&self.w2))
+    }
 }
 
 impl LokrFactor {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use slm_format::safetensors::{Dtype, TensorSource, write};
 
+use super::kronecker::Layout;
 use crate::shape::{EMBEDDING, HEAD, LINEARS};
 use crate::{
     Adapter, AdapterKind, BaseShape, Delta, Factor, LokrFactor, Module, OverlayError, RowOrder,
@@ -27,7 +28,8 @@ type Tensor = (String, Vec<u64>, Factor);
 /// differ as patterns, so that reading it again gives the same scales bit for bit.
 ///
 /// # Errors
-/// [`OverlayError::Export`] for what PEFT has no room for: sparse and dense deltas, VeRA modules that do not share their projections.
+/// [`OverlayError::Export`] for what PEFT has no room for: sparse and dense deltas, VeRA modules that do not share their projections, Kronecker
+/// products of shapes that no options of PEFT's make.
 pub fn to_peft(adapter: &Adapter, base: &BaseShape<'_>) -> Result<PeftFiles, OverlayError> {
     let mut tensors = Vec::new();
     let mut paths = Vec::new();
@@ -39,7 +41,7 @@ pub fn to_peft(adapter: &Adapter, base: &BaseShape<'_>) -> Result<PeftFiles, Ove
     if adapter.kind() == AdapterKind::Vera {
         add_projections(&mut tensors, adapter, base)?;
     }
-    let config = config(adapter, &paths);
+    let config = config(adapter, &paths)?;
     let config =
         serde_json::to_string_pretty(&config).expect("BUG: a configuration is not JSON") + "\n";
     let sources: Vec<TensorSource<'_>> = tensors
@@ -200,13 +202,14 @@ fn add_projections(
     Ok(())
 }
 
-fn config(adapter: &Adapter, paths: &[String]) -> Map<String, Value> {
+fn config(adapter: &Adapter, paths: &[String]) -> Result<Map<String, Value>, OverlayError> {
     let modules = adapter.modules();
     let mut config = Map::new();
     let mut set = |key: &str, value: Value| drop(config.insert(key.into(), value));
     set("task_type", json!("CAUSAL_LM"));
     set("inference_mode", json!(true));
     set("target_modules", json!(paths));
+    let mut ranks: Vec<u32> = modules.iter().map(Module::rank).collect();
     let (peft_type, alpha) = match adapter.kind() {
         AdapterKind::Ia3 => {
             let input = |(module, path): (&Module, &String)| match &module.delta {
@@ -223,13 +226,29 @@ fn config(adapter: &Adapter, paths: &[String]) -> Map<String, Value> {
             ("VERA", None)
         }
         AdapterKind::Loha => ("LOHA", Some("alpha")),
-        AdapterKind::Lokr => ("LOKR", Some("alpha")),
+        AdapterKind::Lokr => {
+            let kronecker = modules.iter().map(|module| match &module.delta {
+                Delta::Lokr(lokr) => lokr,
+                _ => unreachable!("BUG: an adapter of two kinds"),
+            });
+            let all: Vec<_> = kronecker.collect();
+            let layout = Layout::of(&all).map_err(|at| {
+                no_room(&modules[at].target, "a Kronecker product of matrices of these shapes")
+            })?;
+            set("decompose_both", json!(layout.decompose_both));
+            set("decompose_factor", json!(layout.decompose_factor));
+            ranks = layout.ranks;
+            ("LOKR", Some("alpha"))
+        }
         _ => {
             set("bias", json!("none"));
             set("use_dora", json!(adapter.kind() == AdapterKind::Dora));
             let bias =
                 |module: &Module| matches!(&module.delta, Delta::Lora(lora) if lora.bias.is_some());
-            set("lora_bias", json!(modules.iter().any(bias)));
+            // An older PEFT refuses a field that it does not know, whatever its value.
+            if modules.iter().any(bias) {
+                set("lora_bias", json!(true));
+            }
             if !adapter.invocation().is_empty() {
                 set("alora_invocation_tokens", json!(adapter.invocation()));
             }
@@ -238,28 +257,23 @@ fn config(adapter: &Adapter, paths: &[String]) -> Map<String, Value> {
     };
     set("peft_type", json!(peft_type));
     if let Some(alpha_key) = alpha {
-        // A Kronecker product of whole matrices has no rank; its scale is alpha over whatever the rank is said to be.
-        let rank = |module: &Module| module.rank().max(1);
         // In f64 the product and the quotient that undoes it round far below f32.
-        let alpha = |module: &Module| f64::from(module.scale()) * f64::from(rank(module));
-        let (first_rank, first_alpha) = (rank(&modules[0]), alpha(&modules[0]));
-        set("r", json!(first_rank));
-        set(alpha_key, json!(first_alpha));
-        let mut ranks = Map::new();
-        let mut alphas = Map::new();
-        for (module, path) in modules.iter().zip(paths) {
-            let key = path.replace('.', "\\.");
-            if rank(module) != first_rank {
-                ranks.insert(key.clone(), json!(rank(module)));
-            }
-            if alpha(module) != first_alpha {
-                alphas.insert(key, json!(alpha(module)));
-            }
-        }
-        set("rank_pattern", Value::Object(ranks));
-        set("alpha_pattern", Value::Object(alphas));
+        let alpha = |at: usize| f64::from(modules[at].scale()) * f64::from(ranks[at]);
+        set("r", json!(ranks[0]));
+        set(alpha_key, json!(alpha(0)));
+        // Paths as they are: a dot matches itself, and an older PEFT looks whole paths up, letter by letter.
+        let patterns = |pattern: &dyn Fn(usize) -> Option<Value>| -> Value {
+            let rows = paths.iter().enumerate();
+            Value::Object(
+                rows.filter_map(|(at, path)| Some((path.clone(), pattern(at)?))).collect(),
+            )
+        };
+        let rank_pattern = patterns(&|at| (ranks[at] != ranks[0]).then(|| json!(ranks[at])));
+        let alpha_pattern = patterns(&|at| (alpha(at) != alpha(0)).then(|| json!(alpha(at))));
+        set("rank_pattern", rank_pattern);
+        set("alpha_pattern", alpha_pattern);
     }
-    config
+    Ok(config)
 }
 
 fn no_room(target: &str, what: &'static str) -> OverlayError {

@@ -5,6 +5,7 @@ mod build;
 mod config;
 mod export;
 mod json;
+mod kronecker;
 mod pattern;
 mod report;
 mod tensors;
