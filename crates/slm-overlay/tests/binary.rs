@@ -322,7 +322,7 @@ fn pairs_that_change_nothing_are_no_adapter() {
 
 /// Written once, such a file could not be read again.
 #[test]
-fn plan008_has_no_room_for_the_embedding_table_or_the_head() {
+fn plan008_has_no_room_for_the_embedding_table_the_head_or_biases() {
     let of = |target: &str| {
         let values = |n: u64| common::f32_bytes(&common::ramp(n, 1)).into();
         let a = Factor::new("a", slm_format::Encoding::F32, 2, 256, values(512)).unwrap();
@@ -334,6 +334,10 @@ fn plan008_has_no_room_for_the_embedding_table_or_the_head() {
         assert_eq!(of(target), Err("lora-binary-kind"));
     }
     assert!(of("blk.0.attn_v.weight").is_ok());
+    let biased =
+        common::resolve(&common::config("lora-bias-term"), &common::weights("lora-bias-term"));
+    let error = to_plan008(&biased.unwrap().0).unwrap_err();
+    assert_eq!(error.to_string(), "the format holds plain LoRA, not LoRA with biases");
 }
 
 #[test]

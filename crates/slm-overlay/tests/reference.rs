@@ -234,3 +234,28 @@ fn entries_that_match_nothing_are_told() {
         ]
     );
 }
+
+#[test]
+fn entries_that_narrow_nothing_are_told() {
+    let plain = with(&config("lora-qv"), "layers_to_transform", "[0, 1, 2, 3]");
+    let report = |field: &str, value: &str| {
+        let parsed = PeftAdapter::parse(
+            with(&plain, field, value).as_bytes(),
+            &weights("lora-qv"),
+            &Limits::STANDARD,
+        );
+        let parsed = parsed.unwrap();
+        // Without a base nobody knows what else there would be.
+        assert_eq!(parsed.resolve_alone().unwrap().warnings, Vec::<String>::new(), "{field}");
+        parsed.resolve(&tiny()).unwrap().1.warnings
+    };
+    for (field, odd, twin, entry) in [
+        ("exclude_modules", r#"["o_proj", "c_attn"]"#, r#"["o_proj", "up_proj"]"#, "c_attn"),
+        ("exclude_modules", r#"".*\\.c_attn""#, r#"".*\\.o_proj""#, r".*\.c_attn"),
+        ("layers_pattern", r#"["layers", "blocks"]"#, r#"["layers"]"#, "blocks"),
+    ] {
+        let expected = format!("{field}: {entry:?} matches no module of the base");
+        assert_eq!(report(field, odd), [expected]);
+        assert_eq!(report(field, twin), Vec::<String>::new(), "{field}");
+    }
+}

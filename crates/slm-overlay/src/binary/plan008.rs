@@ -4,8 +4,8 @@
 use slm_format::{ContentHash, Limits, Reader};
 
 use super::{BinaryError, HASH, LoraAdapter, MAGIC, floats, size};
-use crate::Adapter;
 use crate::shape::{EMBEDDING, HEAD};
+use crate::{Adapter, AdapterKind};
 
 const VERSION: u32 = 1;
 /// Bytes of a pair without its factors.
@@ -143,7 +143,11 @@ pub(super) fn save(
 /// # Errors
 /// [`BinaryError::Kind`] for an adapter that is not plain LoRA, or not on linear modules of blocks alone; as [`LoraAdapter::save`].
 pub fn to_plan008(adapter: &Adapter) -> Result<(Vec<u8>, Vec<String>), BinaryError> {
-    let modules = adapter.plain_lora().ok_or(BinaryError::Kind { kind: adapter.kind().name() })?;
+    let kind = match adapter.kind() {
+        AdapterKind::Lora => "LoRA with biases",
+        other => other.name(),
+    };
+    let modules = adapter.plain_lora().ok_or(BinaryError::Kind { kind })?;
     // A reader takes positions for linear modules of blocks, and would refuse these.
     if modules.iter().any(|module| [EMBEDDING, HEAD].contains(&module.target.as_str())) {
         return Err(BinaryError::Kind { kind: "LoRA on the embedding table or the head" });

@@ -8,7 +8,7 @@ use slm_manifest::config::Architecture;
 
 use super::build::{Builder, adapted_shape};
 use super::config::{Config, PeftType};
-use super::report::{BindingReport, Copies, report};
+use super::report::{BindingReport, Copies, narrows_nothing, report};
 use super::tensors::{Factors, Named, Tensors};
 use crate::bind::expect_invocable;
 use crate::kind::expect_effect;
@@ -160,8 +160,14 @@ impl PeftAdapter {
         expect_effect(&resolved)?;
         expect_invocable(&self.config.invocation, base)?;
         let tied = self.tied(&resolved, base)?;
+        // Without a base there are the file's own modules alone, and none of those is excluded.
+        let narrows_nothing = match copies {
+            Copies::Compared(_) => narrows_nothing(&self.config, &modules),
+            Copies::Uncompared(_) => Vec::new(),
+        };
         let unsaved = |path: &str| !self.tensors.modules.contains_key(path);
         let mut report = report(&self.config, &resolved, base, &targeted, &unsaved, copies, tied)?;
+        report.warnings.extend(narrows_nothing);
         report.warnings.extend(self.unread.iter().map(|key| {
             let key: String = key.chars().take(80).collect();
             format!("the entry {key:?} of the weights' metadata is not read")

@@ -139,6 +139,27 @@ pub(super) fn report(
     Ok(BindingReport { targets, patterns, dropped, unread: Vec::new(), warnings })
 }
 
+/// Entries that are there to narrow what is targeted, and do not.
+pub(super) fn narrows_nothing(config: &Config, modules: &[BaseModule]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut check = |field: &str, entry: &str, matches: &dyn Fn(&BaseModule) -> bool| {
+        if !modules.iter().any(matches) {
+            warnings.push(format!("{field}: {entry:?} matches no module of the base"));
+        }
+    };
+    if let Some(excluded) = &config.exclude_modules {
+        for (index, entry) in excluded.entries().into_iter().enumerate() {
+            check("exclude_modules", entry, &|module| {
+                excluded.entry_matches(index, &module.path, module.linear.is_some())
+            });
+        }
+    }
+    for pattern in &config.layers_pattern {
+        check("layers_pattern", pattern.text(), &|module| pattern.layer(&module.path).is_some());
+    }
+    warnings
+}
+
 fn touched(modules: &[Module]) -> Vec<TouchedTensor> {
     let touched = |module: &Module| TouchedTensor {
         tensor: module.target.clone(),
