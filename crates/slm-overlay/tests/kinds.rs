@@ -80,7 +80,8 @@ fn every_kind_comes_back_from_peft_s_form_as_itself() {
 #[test]
 fn kronecker_products_keep_the_options_that_peft_makes_them_of() {
     type Side = ([u64; 2], u64);
-    let cases: [(&str, [(Side, Side); 3], [&str; 3]); 5] = [
+    type Case = (&'static str, [(Side, Side); 3], [&'static str; 3]);
+    let cases: [Case; 5] = [
         (
             r#"{"r": 4, "decompose_both": false, "decompose_factor": 8}"#,
             [
