@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use common::{Tensor, config, f32_bytes, file, pair, qv_tensors, resolve, weights, with};
 use slm_format::safetensors::{Dtype, TensorSource, write};
-use slm_format::{Coded, ErrorClass};
+use slm_format::{Coded, ErrorClass, Limits};
 use slm_overlay::OverlayError;
+use slm_overlay::peft::PeftAdapter;
 
 fn refused(config: &str, weights: &[u8], code: &str) -> OverlayError {
     let error =
@@ -347,5 +348,29 @@ fn damaged_files_are_refused_and_never_panic() {
             let _ =
                 slm_overlay::peft::PeftLora::parse(&bytes, &good, &slm_format::Limits::STANDARD);
         }
+    }
+}
+
+/// The prefix of a model with a second tower, which made other programs apply nothing and say nothing.
+#[test]
+fn a_prefix_that_no_base_has_is_named_with_and_without_a_base() {
+    let prefixed = |prefix: &str| {
+        let mut tensors = qv_tensors();
+        for tensor in &mut tensors {
+            tensor.0 =
+                tensor.0.replace("model.model.layers", &format!("model.{prefix}model.layers"));
+        }
+        let weights = file(&tensors);
+        let parsed =
+            PeftAdapter::parse(config("lora-qv").as_bytes(), &weights, &Limits::STANDARD).unwrap();
+        [parsed.resolve_alone().map(drop), parsed.resolve(&common::tiny()).map(drop)]
+    };
+    for outcome in prefixed("language_model.") {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.code(), "adapter-unknown-tensor");
+        assert!(error.to_string().contains("language_model.model.layers.0"), "{error}");
+    }
+    for outcome in prefixed("") {
+        outcome.unwrap();
     }
 }

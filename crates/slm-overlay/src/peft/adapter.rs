@@ -137,6 +137,13 @@ impl PeftAdapter {
             .filter(|module| self.config.targets(&module.path, module.layer()))
             .collect();
         if targeted.is_empty() {
+            // Without a base there are only modules that the file names as a base would; where it names none so, that is what is wrong.
+            if let (true, Some((path, factors))) =
+                (modules.is_empty(), self.tensors.modules.first_key_value())
+                && let Some(named) = factors.values().next()
+            {
+                find(path, &named.tensor, base, &modules)?;
+            }
             let reason = match &self.config.target_modules {
                 Some(names) => format!("none matches target_modules {:?}", names.entries()),
                 None => "target_modules is empty".into(),
