@@ -14,9 +14,9 @@ const MAX_RANK: usize = 256;
 /// Rounds of waiting after which a thread lets others have its core once.
 const PATIENCE: u32 = 1 << 14;
 
-/// The down-projections of one token, for stacks that read the same row. Threads that have computed a piece of the base's product take parts
-/// of them until none is left, and add their piece's share once all are made: no part is handed over, and a thread waits only for
-/// what another is just computing.
+/// The down-projections of one token, for stacks that read the same row. Threads that begin a piece of the base's product, or are done with one, take
+/// parts of them until none is left, and add their piece's share once all are made: no part is handed over, and a thread waits only
+/// for what another is just computing.
 ///
 /// Bits are those of [`TensorStack::apply`], whatever threads come in whatever order.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl<'a> LoneDowns<'a> {
         }
     }
 
-    /// Makes parts until none is left that no thread has taken.
+    /// Makes parts until none is left that no thread has taken. Waits for nothing; may be called any number of times, or never.
     pub fn begin(&self, kernels: &Kernels) {
         /// Counts a part as made, also when it panics: who waits for it must not wait for ever.
         struct Made<'a>(&'a AtomicUsize);
