@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{HfFolder, LIMITS, session, tiny};
+use common::{HfFolder, LIMITS, session, tiny, tokens_and_logits};
 use safetensors::SafeTensors;
 use slm_format::Coded;
 use slm_manifest::ExecutionProfile;
@@ -21,15 +21,8 @@ fn read(path: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Tokens, and the logits of every position.
 fn expected(path: &str) -> (Vec<u32>, Vec<f32>) {
-    let bytes = read(path);
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let words = |name: &str| -> Vec<u32> {
-        let data = file.tensor(name).expect("a tensor").data();
-        data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    };
-    (words("tokens"), words("logits").into_iter().map(f32::from_bits).collect())
+    tokens_and_logits(&read(path))
 }
 
 fn peft(folder: &str, base: &Base) -> Result<Adapter, OverlayError> {

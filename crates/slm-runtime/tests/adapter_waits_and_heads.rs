@@ -5,8 +5,7 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{HfFolder, LIMITS, session};
-use safetensors::SafeTensors;
+use common::{HfFolder, LIMITS, session, tokens_and_logits};
 use slm_manifest::ExecutionProfile;
 use slm_overlay::Adapter;
 use slm_overlay::peft::PeftAdapter;
@@ -26,17 +25,6 @@ fn adapter(folder: &Path, base: &Base) -> Adapter {
     let weights = read(&folder.join("adapter_model.safetensors"));
     let parsed = PeftAdapter::parse(&config, &weights, &LIMITS).expect("a folder");
     parsed.resolve(&base.shape()).expect("an adapter").0
-}
-
-/// Tokens, and the logits of every position.
-fn expected(path: &Path) -> (Vec<u32>, Vec<f32>) {
-    let bytes = read(path);
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let words = |name: &str| -> Vec<u32> {
-        let data = file.tensor(name).expect("a tensor").data();
-        data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    };
-    (words("tokens"), words("logits").into_iter().map(f32::from_bits).collect())
 }
 
 /// The norm-wise relative error of each position under `adapter`, with f32 activations.
@@ -61,7 +49,7 @@ fn errors(base: &Arc<Base>, adapter: Adapter, expected: &(Vec<u32>, Vec<f32>)) -
 #[test]
 fn what_waits_acts_from_the_last_invocation_on() {
     let base = Arc::new(HfFolder::tiny().open().expect("the tiny folder"));
-    let expected = expected(&data().join("waiting.expected.safetensors"));
+    let expected = tokens_and_logits(&read(&data().join("waiting.expected.safetensors")));
     let plain = adapter(&slm_golden::path("files/adapters/lora-qv"), &base);
     let waiting = |tokens: &[u32]| {
         Adapter::with_invocation(plain.modules().to_vec(), tokens.to_vec()).expect("an adapter")
@@ -80,7 +68,7 @@ fn what_waits_acts_from_the_last_invocation_on() {
 #[test]
 fn the_head_of_a_tied_base_is_adapted_alone() {
     let base = Arc::new(HfFolder::tiny().open().expect("the tiny folder"));
-    let expected = expected(&data().join("head/expected.safetensors"));
+    let expected = tokens_and_logits(&read(&data().join("head/expected.safetensors")));
     let whole = adapter(&data().join("head"), &base);
     let found = errors(&base, whole.clone(), &expected);
     assert!(found.iter().all(|&error| error <= 1e-4), "{found:?}");

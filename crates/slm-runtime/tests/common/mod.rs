@@ -41,6 +41,16 @@ pub fn tiny() -> Arc<Base> {
     Arc::clone(TINY.get_or_init(|| Arc::new(open(TINY_Q8_0).expect("the tiny model"))))
 }
 
+/// Tokens, and the logits of every position, of a safetensors file that other people's software made.
+pub fn tokens_and_logits(file: &[u8]) -> (Vec<u32>, Vec<f32>) {
+    let file = safetensors::SafeTensors::deserialize(file).expect("safetensors");
+    let words = |name: &str| -> Vec<u32> {
+        let data = file.tensor(name).expect("a tensor").data();
+        data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    };
+    (words("tokens"), words("logits").into_iter().map(f32::from_bits).collect())
+}
+
 /// The code of a refusal.
 ///
 /// # Panics

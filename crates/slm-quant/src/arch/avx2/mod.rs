@@ -67,24 +67,18 @@ impl<R, C: FnMut() -> R> pulp::NullaryFnOnce for Run<C> {
 /// The helpers shared by the modules; the rest is pulp's.
 impl Avx2 {
     /// Asks for every cache line of `values`.
-    #[expect(unsafe_code, reason = "pulp has no prefetch")]
     #[inline(always)]
     pub(crate) fn prefetch<T>(self, values: &[T]) {
-        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        let first = values.as_ptr().cast::<i8>();
-        for at in (0..size_of_val(values)).step_by(64) {
-            // SAFETY: a prefetch is a hint that never faults, and the token proves SSE.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) }
-        }
+        self.prefetch_after(values, 0);
     }
 
     /// Asks for as many cache lines as `values` are in, `distance` bytes further on, whatever is there.
     #[expect(unsafe_code, reason = "pulp has no prefetch")]
     #[inline(always)]
-    pub(crate) fn prefetch_after(self, values: &[u8], distance: usize) {
+    pub(crate) fn prefetch_after<T>(self, values: &[T], distance: usize) {
         use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let first = values.as_ptr().cast::<i8>().wrapping_add(distance);
-        for at in (0..values.len()).step_by(64) {
+        for at in (0..size_of_val(values)).step_by(64) {
             // SAFETY: a prefetch is a hint that never faults, and the token proves SSE.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) }
         }
