@@ -50,6 +50,7 @@ pub use layout::Layout;
 pub use low_rank::{DownMatrix, UpMatrix};
 pub use matmul::{Ahead, Piece, Then, ThenPair};
 pub use matrix::QMatrix;
+pub use memory::last_cache_bytes;
 pub use queries::Queries;
 pub use rows::QuantizedRows;
 pub use tier::Tier;

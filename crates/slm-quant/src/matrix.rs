@@ -16,6 +16,7 @@ pub struct QMatrix<'a> {
     rows: usize,
     cols: usize,
     row_bytes: usize,
+    read_once: bool,
     data: &'a [u8],
 }
 
@@ -37,7 +38,15 @@ impl<'a> QMatrix<'a> {
             return Err(QuantError::Length { what: "matrix bytes", needed, given: data.len() });
         }
         let row_bytes = encoding.row_bytes(cols).expect("BUG: whole blocks");
-        Ok(QMatrix { encoding, layout: Layout::RowMajor, rows, cols, row_bytes, data })
+        Ok(QMatrix {
+            encoding,
+            layout: Layout::RowMajor,
+            rows,
+            cols,
+            row_bytes,
+            read_once: false,
+            data,
+        })
     }
 
     /// A view of `data` as [`layout::interleave`] made it. Row-major where the encoding has no other layout.
@@ -76,6 +85,18 @@ impl<'a> QMatrix<'a> {
             false => Layout::RowMajor,
         };
         Ok(QMatrix { layout, ..plain })
+    }
+
+    /// The same matrix, with the promise that so much else is read before it is read again that no cache will still have it. A lone token's
+    /// product then reads past the caches where the processor can, and what is used more often stays in them. Changes no result.
+    pub fn read_once(self) -> QMatrix<'a> {
+        QMatrix { read_once: true, ..self }
+    }
+
+    /// Whether [`QMatrix::read_once`] was said of it.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "such loads are x86's"))]
+    pub(crate) fn is_read_once(&self) -> bool {
+        self.read_once
     }
 
     /// Reads every block's scale (and minimum) once and refuses what the contract excludes. Done once, at load.

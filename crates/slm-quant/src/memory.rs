@@ -90,6 +90,15 @@ impl core::ops::DerefMut for AlignedBytes {
     }
 }
 
+/// Bytes of the processor's cache of the highest level, which its cores may share; `None` where nobody says. For whoever must guess what will
+/// still be in it ([`QMatrix::read_once`](crate::QMatrix::read_once)).
+pub fn last_cache_bytes() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::arch::x86_cache::last_cache_bytes();
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

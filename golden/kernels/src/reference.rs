@@ -57,14 +57,14 @@ fn products(
 ) -> Result<(), Mismatch> {
     let (cols, expected, blank) = (x.len(), bits(y), vec![GUARD; rows]);
     let refused = |error: slm_quant::QuantError| Mismatch::new(error.to_string());
-    let mut strips = vec![0; blocks.len()];
+    let mut strips = layout::AlignedBytes::zeroed(blocks.len());
     layout::interleave(encoding, rows, cols, blocks, &mut strips).map_err(refused)?;
     let w = QMatrix::new(encoding, rows, cols, blocks).map_err(refused)?;
     let strips = QMatrix::new_interleaved(encoding, rows, cols, &strips).map_err(refused)?;
     let mut xq = QuantizedRows::new();
     xq.quantize(checker.tier, x, cols).map_err(refused)?;
     checker.digest(&expected);
-    for w in [&w, &strips] {
+    for w in [&w, &strips, &strips.read_once()] {
         let name = || format!("the reference's product of {encoding} {:?}, {kind}", w.layout());
         checker.compare(name, &expected, &blank, |kernels, out| {
             kernels.matmul(&Inline, out, w, x, Some(&xq));

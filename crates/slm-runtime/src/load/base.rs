@@ -8,7 +8,7 @@ use slm_format::{ContentHash, Encoding};
 use slm_manifest::{BaseId, ModelConfig, TensorIdentity, TokenizerId};
 use slm_overlay::{BaseShape, BaseWeights};
 use slm_quant::layout;
-use slm_quant::{Executor, Kernels, Layout, QMatrix};
+use slm_quant::{Executor, Kernels, Layout, QMatrix, last_cache_bytes};
 
 use crate::chat::ChatTemplate;
 use crate::error::{ModelError, RuntimeError};
@@ -46,6 +46,9 @@ impl BaseTensor {
     }
 }
 
+/// Weights that are so many times the last cache's size leave nothing in it for the next token.
+const OUTGROWS: u64 = 2;
+
 /// Where the weights of a base shall stand.
 pub(crate) enum Place<'a> {
     /// In the file itself.
@@ -68,6 +71,8 @@ pub struct Base {
     graph: Graph,
     tensors: Vec<BaseTensor>,
     bytes: Bytes,
+    /// No cache will still have a weight when the next token reads it.
+    read_once: bool,
     checked_tokenizer: CheckedTokenizer,
     tokenizer: OnceLock<Tokenizer>,
     chat_template: Option<String>,
@@ -146,12 +151,18 @@ impl Base {
             .map(|(source, content)| BaseTensor { source, content })
             .collect();
         let id = BaseId::compute(&config, &identities(&tensors));
+        let weights: u64 = tensors
+            .iter()
+            .map(|tensor| tensor.source.bytes.of((*bytes).as_ref()).len() as u64)
+            .sum();
+        let read_once = last_cache_bytes().is_some_and(|cache| weights / OUTGROWS >= cache);
         Ok(Base {
             id,
             config,
             graph,
             tensors,
             bytes,
+            read_once,
             checked_tokenizer: tokenizer,
             tokenizer: OnceLock::new(),
             chat_template,
@@ -304,9 +315,10 @@ impl Base {
     /// The matrix behind a handle.
     pub fn matrix(&self, matrix: MatrixRef) -> QMatrix<'_> {
         let tensor = &self.tensors[matrix.0].source;
-        tensor
+        let w = tensor
             .matrix(self.stored_bytes(matrix.0))
-            .expect("BUG: a checked matrix changed its length")
+            .expect("BUG: a checked matrix changed its length");
+        if self.read_once { w.read_once() } else { w }
     }
 
     /// The encoding of a matrix.

@@ -3,6 +3,7 @@
 use slm_format::Encoding;
 
 use super::group::Form;
+use super::source::{Passing, Source};
 use super::strips::{self, Strip, Weights};
 use super::{Avx2, F, I, chunk, unrolled};
 use crate::arch::scalar;
@@ -34,8 +35,10 @@ pub(crate) fn int8_interleaved(
 
 fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let first = part.first_row / STRIP_ROWS;
+    let read_once = part.n_tokens == 1 && w.is_read_once();
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);
+        let passing = if read_once { Passing::of(strip) } else { None };
         let out = &mut out[i * STRIP_ROWS..];
         // All tokens before the next strip: this one stays in the first cache.
         let mut token = 0;
@@ -46,12 +49,17 @@ fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: 
             match n {
                 8 => {
                     // As many sums as there are registers: four tokens at a time.
-                    tile::<K, 8, 4>(s, out, part.stride, strip, &xq.tile(from), 0);
-                    tile::<K, 8, 4>(s, out, part.stride, strip, &xq.tile(from), 4);
+                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0);
+                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 4);
                 }
-                4 => tile::<K, 4, 4>(s, out, part.stride, strip, &xq.tile(from), 0),
-                2 => tile::<K, 2, 2>(s, out, part.stride, strip, &xq.tile(from), 0),
-                _ => tile::<K, 1, 1>(s, out, part.stride, strip, &xq.tile(from), 0),
+                4 => tile::<K, 4, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0),
+                2 => tile::<K, 2, 2, _>(s, out, part.stride, strip, &xq.tile(from), 0),
+                _ => match passing {
+                    Some(strip) => {
+                        tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0)
+                    }
+                    None => tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0),
+                },
             }
             token += n;
         }
@@ -59,18 +67,18 @@ fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: 
 }
 
 /// A strip with `N` of a tile's `T` tokens, from `first` on.
-fn tile<K: Strip, const T: usize, const N: usize>(
+fn tile<K: Strip, const T: usize, const N: usize, U: Source>(
     s: Avx2,
     out: &mut [f32],
     stride: usize,
-    strip: &[u8],
+    strip: &[U],
     x: &Tile<T>,
     first: usize,
 ) {
     s.run(
         #[inline(always)]
         move || {
-            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
+            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT / U::BYTES);
             let codes = x.codes.chunks_exact(K::BLOCKS);
             let sums = x.sums.chunks_exact(K::BLOCKS);
             let mut low = [s.set1(0.0); N];
@@ -79,11 +87,11 @@ fn tile<K: Strip, const T: usize, const N: usize>(
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let codes: &[[i8; BLOCK]; N] = first_of(&codes[B], first);
                     let sums: &[BlockSums; N] = first_of(&sums[B], first);
-                    let w = K::unpack::<B>(s, unit, 0);
+                    let w = K::unpack::<B, _>(s, unit, 0);
                     unrolled!(I in 0 1 2 3; if I < N, {
                         low[I] = s.add(low[I], term::<K>(s, &w, &codes[I], &sums[I]));
                     });
-                    let w = K::unpack::<B>(s, unit, 1);
+                    let w = K::unpack::<B, _>(s, unit, 1);
                     unrolled!(I in 0 1 2 3; if I < N, {
                         high[I] = s.add(high[I], term::<K>(s, &w, &codes[I], &sums[I]));
                     });

@@ -12,6 +12,7 @@ mod low_rank;
 mod plain;
 mod product;
 mod quantize;
+pub(super) mod source;
 mod strips;
 
 use core::arch::x86_64::{__m128, __m128i, __m256, __m256i};

@@ -1,6 +1,7 @@
 //! One block of eight of sixteen interleaved rows unpacked: lane or byte quad `r` of every vector is row `8h + r`'s.
 
 use super::group::Form;
+use super::source::Source;
 use super::{Avx2, F, I};
 
 /// A block of 32 elements of eight rows. A field that a type does not need is never computed.
@@ -35,8 +36,8 @@ pub(super) trait Strip {
     /// Blocks of 32 in it: 1 or 8.
     const BLOCKS: usize = if Self::UNIT > 34 { 8 } else { 1 };
 
-    /// Block `B` of the rows of half `h`; `unit` is `16 * UNIT` bytes.
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights;
+    /// Block `B` of the rows of half `h`; `unit` has `16 * UNIT` bytes.
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights;
 }
 
 pub(super) struct Q4_0;
@@ -54,7 +55,7 @@ impl Strip for Q4_0 {
     const UNIT: usize = 18;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         Weights { w: nibbles(s, unit, 32, h), d: f16s(s, unit, 0, h), ..plain(s) }
     }
 }
@@ -65,7 +66,7 @@ impl Strip for Q4_1 {
     const UNIT: usize = 20;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         let (d, m) = (f16s(s, unit, 0, h), f16s(s, unit, 32, h));
         Weights { w: nibbles(s, unit, 64, h), d, m, ..plain(s) }
     }
@@ -77,7 +78,7 @@ impl Strip for Q5_0 {
     const UNIT: usize = 22;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         let w = fifth_bits(s, quads(s, unit, 32, h), nibbles(s, unit, 96, h));
         Weights { w, d: f16s(s, unit, 0, h), ..plain(s) }
     }
@@ -89,7 +90,7 @@ impl Strip for Q5_1 {
     const UNIT: usize = 24;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         let w = fifth_bits(s, quads(s, unit, 64, h), nibbles(s, unit, 128, h));
         Weights { w, d: f16s(s, unit, 0, h), m: f16s(s, unit, 32, h), ..plain(s) }
     }
@@ -101,7 +102,7 @@ impl Strip for Q8_0 {
     const UNIT: usize = 34;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         let mut w = plain(s);
         for k in 0..8 {
             w.w[k] = quads(s, unit, 32 + 64 * k, h);
@@ -118,8 +119,8 @@ impl Strip for Q4K {
     const UNIT: usize = 144;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
-        let mut w = k4::<B>(s, unit, h);
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
+        let mut w = k4::<B, U>(s, unit, h);
         for k in 0..8 {
             w.w[k] = nibble::<B>(s, quads(s, unit, 256 + 64 * (8 * (B / 2) + k), h));
         }
@@ -134,8 +135,8 @@ impl Strip for Q5K {
     const UNIT: usize = 176;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
-        let mut w = k4::<B>(s, unit, h);
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
+        let mut w = k4::<B, U>(s, unit, h);
         for k in 0..8 {
             let low = nibble::<B>(s, quads(s, unit, 768 + 64 * (8 * (B / 2) + k), h));
             let high = quads(s, unit, 256 + 64 * k, h);
@@ -153,7 +154,7 @@ impl Strip for Q6K {
     const UNIT: usize = 210;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
         // 128 elements at a time: half n, and the j-th 32 of it.
         let (n, j) = (B / 4, B % 4);
         let mut w = plain(s);
@@ -192,19 +193,19 @@ fn plain(s: Avx2) -> Weights {
 
 /// The pieces of 4 bytes of eight rows, of those of sixteen rows from `at`.
 #[inline(always)]
-fn quads(s: Avx2, unit: &[u8], at: usize, h: usize) -> I {
-    s.load32(unit, at + 32 * h)
+fn quads<U: Source>(s: Avx2, unit: &[U], at: usize, h: usize) -> I {
+    U::load32(s, unit, at + 32 * h)
 }
 
 /// The f16 of eight rows, of those of sixteen rows from `at`, widened.
 #[inline(always)]
-fn f16s(s: Avx2, unit: &[u8], at: usize, h: usize) -> F {
-    s.widen_f16(s.load16(unit, at + 16 * h))
+fn f16s<U: Source>(s: Avx2, unit: &[U], at: usize, h: usize) -> F {
+    s.widen_f16(U::load16(s, unit, at + 16 * h))
 }
 
 /// Four vectors of nibbles: low ones are the first half of the block.
 #[inline(always)]
-fn nibbles(s: Avx2, unit: &[u8], at: usize, h: usize) -> [I; 8] {
+fn nibbles<U: Source>(s: Avx2, unit: &[U], at: usize, h: usize) -> [I; 8] {
     let mut w = [s.bytes1(0); 8];
     for k in 0..4 {
         let both = quads(s, unit, at + 64 * k, h);
@@ -248,7 +249,7 @@ fn sixteen_where(s: Avx2, x: I, tested: I) -> I {
 
 /// The scales of block `B` of Q4_K and Q5_K: 6 bits each in 12 bytes.
 #[inline(always)]
-fn k4<const B: usize>(s: Avx2, unit: &[u8], h: usize) -> Weights {
+fn k4<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
     let (a, b) = (quads(s, unit, 64, h), quads(s, unit, 128, h));
     let ones = |x| s.avx._mm256_set1_epi32(x);
     let mut w = plain(s);

@@ -2,6 +2,7 @@
 
 use slm_format::Encoding;
 
+use super::source::{Passing, Source};
 use super::strips::{self, Form, Strip, Weights};
 use super::{Avx512, F, I, chunk};
 use crate::arch::avx2::unrolled;
@@ -66,10 +67,12 @@ fn product<K: Strip, const FUSED: bool>(
 ) {
     let first = part.first_row / STRIP_ROWS;
     let n_strips = part.n_rows / STRIP_ROWS;
+    let read_once = part.n_tokens == 1 && w.is_read_once();
     let mut ahead = AheadOf::new(part.ahead, n_strips, w.cols() / (BLOCK * K::BLOCKS));
     for i in 0..n_strips {
         let strip = w.strip_bytes(first + i, 1);
         let near = ahead.next_strip(s);
+        let passing = if read_once { Passing::of(strip) } else { None };
         let next = if i + 1 < n_strips { w.strip_bytes(first + i + 1, 1) } else { &[] };
         let out = &mut out[i * STRIP_ROWS..];
         // All tokens before the next strip: this one stays in the first cache.
@@ -94,10 +97,17 @@ fn product<K: Strip, const FUSED: bool>(
             }
             let n = tile_rows(left);
             match n {
-                8 => tile::<K, 8, FUSED>(s, out, part.stride, strip, &xq.tile(from), next),
-                4 => tile::<K, 4, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
-                2 => tile::<K, 2, FUSED>(s, out, part.stride, strip, &xq.tile(from), &[]),
-                _ => tile::<K, 1, FUSED>(s, out, part.stride, strip, &xq.tile(from), near),
+                8 => tile::<K, 8, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), next),
+                4 => tile::<K, 4, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                2 => tile::<K, 2, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), &[]),
+                _ => match passing {
+                    Some(strip) => {
+                        tile::<K, 1, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), near)
+                    }
+                    None => {
+                        tile::<K, 1, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), near)
+                    }
+                },
             }
             token += n;
         }
@@ -137,18 +147,18 @@ impl<'a> AheadOf<'a> {
 }
 
 /// A strip with `T` tokens. Each unit asks for a line of `near`, of many tokens for a unit of it.
-fn tile<K: Strip, const T: usize, const FUSED: bool>(
+fn tile<K: Strip, const T: usize, const FUSED: bool, U: Source>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
-    strip: &[u8],
+    strip: &[U],
     x: &Tile<T>,
     near: &[u8],
 ) {
     s.run(
         #[inline(always)]
         move || {
-            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT);
+            let units = strip.chunks_exact(STRIP_ROWS * K::UNIT / U::BYTES);
             let codes = x.codes.chunks_exact(K::BLOCKS);
             let sums = x.sums.chunks_exact(K::BLOCKS);
             let mut near = near.chunks(if T == 1 { LINE } else { STRIP_ROWS * K::UNIT });
@@ -160,7 +170,7 @@ fn tile<K: Strip, const T: usize, const FUSED: bool>(
                     s.prefetch(near);
                 }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
-                    let w = K::unpack::<B>(s, unit);
+                    let w = K::unpack::<B, _>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);
                     unrolled!(N in 0 1 2 3 4 5 6 7; if N < T, {
                         acc[N] = accumulate::<K, FUSED, T>(s, acc[N], &w, &codes[N], &sums[N]);
@@ -199,7 +209,7 @@ fn double<K: Strip, const FUSED: bool>(
                     s.prefetch(near);
                 }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
-                    let w = K::unpack::<B>(s, unit);
+                    let w = K::unpack::<B, _>(s, unit);
                     let (codes, sums) = (&codes[B], &sums[B]);
                     let (more_codes, more_sums) = (&more_codes[B], &more_sums[B]);
                     unrolled!(N in 0 1 2 3 4 5 6 7; if true, {

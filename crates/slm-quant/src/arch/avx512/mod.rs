@@ -7,6 +7,7 @@ mod float;
 mod interleaved;
 mod low_rank;
 mod plain;
+mod source;
 mod strips;
 mod tiles;
 

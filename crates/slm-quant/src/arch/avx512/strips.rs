@@ -1,5 +1,6 @@
 //! One block of sixteen interleaved rows unpacked: lane or byte quad `r` of every vector is row `r`'s.
 
+use super::source::Source;
 use super::{Avx512, F, I};
 
 /// Which of the contract's formulas.
@@ -40,8 +41,8 @@ pub(super) trait Strip {
     /// Blocks of 32 in it: 1 or 8.
     const BLOCKS: usize = if Self::UNIT > 34 { 8 } else { 1 };
 
-    /// Block `B` of the unit; `unit` is `16 * UNIT` bytes.
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights;
+    /// Block `B` of the unit; `unit` has `16 * UNIT` bytes.
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights;
 }
 
 pub(super) struct Q4_0;
@@ -58,8 +59,8 @@ impl Strip for Q4_0 {
     const UNIT: usize = 18;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        Weights { w: nibbles(s, unit, 32), d: s.load_f16(unit, 0), ..plain(s) }
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        Weights { w: nibbles(s, unit, 32), d: U::load_f16(s, unit, 0), ..plain(s) }
     }
 }
 
@@ -68,8 +69,8 @@ impl Strip for Q4_1 {
     const UNIT: usize = 20;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        let (d, m) = (s.load_f16(unit, 0), s.load_f16(unit, 32));
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        let (d, m) = (U::load_f16(s, unit, 0), U::load_f16(s, unit, 32));
         Weights { w: nibbles(s, unit, 64), d, m, ..plain(s) }
     }
 }
@@ -80,9 +81,9 @@ impl Strip for Q5_0 {
     const UNIT: usize = 22;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        let w = fifth_bits(s, s.load64(unit, 32), nibbles(s, unit, 96));
-        Weights { w, d: s.load_f16(unit, 0), ..plain(s) }
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        let w = fifth_bits(s, U::load64(s, unit, 32), nibbles(s, unit, 96));
+        Weights { w, d: U::load_f16(s, unit, 0), ..plain(s) }
     }
 }
 
@@ -92,9 +93,9 @@ impl Strip for Q5_1 {
     const UNIT: usize = 24;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        let w = fifth_bits(s, s.load64(unit, 64), nibbles(s, unit, 128));
-        Weights { w, d: s.load_f16(unit, 0), m: s.load_f16(unit, 32), ..plain(s) }
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        let w = fifth_bits(s, U::load64(s, unit, 64), nibbles(s, unit, 128));
+        Weights { w, d: U::load_f16(s, unit, 0), m: U::load_f16(s, unit, 32), ..plain(s) }
     }
 }
 
@@ -104,13 +105,13 @@ impl Strip for Q8_0 {
     const UNIT: usize = 34;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
         let mut w = plain(s);
         for k in 0..8 {
-            let codes = s.load64(unit, 32 + 64 * k);
+            let codes = U::load64(s, unit, 32 + 64 * k);
             w.w[k] = s.avx512f._mm512_xor_si512(codes, s.bytes1(0x80));
         }
-        w.d = s.load_f16(unit, 0);
+        w.d = U::load_f16(s, unit, 0);
         w
     }
 }
@@ -121,10 +122,10 @@ impl Strip for Q4K {
     const UNIT: usize = 144;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        let mut w = k4::<B>(s, unit);
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        let mut w = k4::<B, U>(s, unit);
         for k in 0..8 {
-            w.w[k] = nibble::<B>(s, s.load64(unit, 256 + 64 * (8 * (B / 2) + k)));
+            w.w[k] = nibble::<B>(s, U::load64(s, unit, 256 + 64 * (8 * (B / 2) + k)));
         }
         w
     }
@@ -136,12 +137,13 @@ impl Strip for Q5K {
     const UNIT: usize = 176;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-        let mut w = k4::<B>(s, unit);
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+        let mut w = k4::<B, U>(s, unit);
         for k in 0..8 {
-            let low = nibble::<B>(s, s.load64(unit, 768 + 64 * (8 * (B / 2) + k)));
-            let high =
-                s.avx512bw._mm512_test_epi8_mask(s.load64(unit, 256 + 64 * k), s.bytes1(1 << B));
+            let low = nibble::<B>(s, U::load64(s, unit, 768 + 64 * (8 * (B / 2) + k)));
+            let high = s
+                .avx512bw
+                ._mm512_test_epi8_mask(U::load64(s, unit, 256 + 64 * k), s.bytes1(1 << B));
             w.w[k] = s.avx512bw._mm512_mask_add_epi8(low, high, low, s.bytes1(16));
         }
         w
@@ -156,14 +158,14 @@ impl Strip for Q6K {
     const UNIT: usize = 210;
 
     #[inline(always)]
-    fn unpack<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
+    fn unpack<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
         // 128 elements at a time: half n, and the j-th 32 of it.
         let (n, j) = (B / 4, B % 4);
         let mut w = plain(s);
         for k in 0..8 {
-            let low = s.load64(unit, 288 + 64 * (16 * n + 8 * (j % 2) + k));
+            let low = U::load64(s, unit, 288 + 64 * (16 * n + 8 * (j % 2) + k));
             let low = if j < 2 { s.and(low, s.bytes1(15)) } else { high_nibble(s, low) };
-            let high = s.load64(unit, 2336 + 64 * (8 * n + k));
+            let high = U::load64(s, unit, 2336 + 64 * (8 * n + k));
             let high = match j {
                 0 => s.avx512f._mm512_slli_epi32::<4>(high),
                 1 => s.avx512f._mm512_slli_epi32::<2>(high),
@@ -173,7 +175,7 @@ impl Strip for Q6K {
             let high = s.and(high, s.bytes1(0x30));
             w.w[k] = s.avx512f._mm512_or_si512(low, high);
         }
-        let quad = s.load64(unit, 32 + 64 * (B / 2));
+        let quad = U::load64(s, unit, 32 + 64 * (B / 2));
         let signed = |x| s.avx512f._mm512_srai_epi32::<24>(x);
         w.sc = if B.is_multiple_of(2) {
             [
@@ -183,7 +185,7 @@ impl Strip for Q6K {
         } else {
             [signed(s.avx512f._mm512_slli_epi32::<8>(quad)), signed(quad)]
         };
-        w.d = s.load_f16(unit, 0);
+        w.d = U::load_f16(s, unit, 0);
         w
     }
 }
@@ -196,10 +198,10 @@ fn plain(s: Avx512) -> Weights {
 
 /// Four vectors of 16-byte nibbles from `at`: low ones are the first half of the block.
 #[inline(always)]
-fn nibbles(s: Avx512, unit: &[u8], at: usize) -> [I; 8] {
+fn nibbles<U: Source>(s: Avx512, unit: &[U], at: usize) -> [I; 8] {
     let mut w = [s.i32s1(0); 8];
     for k in 0..4 {
-        let both = s.load64(unit, at + 64 * k);
+        let both = U::load64(s, unit, at + 64 * k);
         w[k] = s.and(both, s.bytes1(15));
         w[4 + k] = high_nibble(s, both);
     }
@@ -235,8 +237,8 @@ fn fifth_bits(s: Avx512, bits: I, mut w: [I; 8]) -> [I; 8] {
 
 /// The scales of block `B` of Q4_K and Q5_K: 6 bits each in 12 bytes.
 #[inline(always)]
-fn k4<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
-    let (a, b) = (s.load64(unit, 64), s.load64(unit, 128));
+fn k4<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
+    let (a, b) = (U::load64(s, unit, 64), U::load64(s, unit, 128));
     let mut w = plain(s);
     let shift = |x, by: usize| s.avx512f._mm512_srlv_epi32(x, s.i32s1(by as i32));
     if B < 4 {
@@ -245,13 +247,13 @@ fn k4<const B: usize>(s: Avx512, unit: &[u8]) -> Weights {
         w.mn = s.and(shift(b, 8 * B), six);
     } else {
         let at = 8 * (B - 4);
-        let (c, low, two) = (s.load64(unit, 192), s.i32s1(15), s.i32s1(0x30));
+        let (c, low, two) = (U::load64(s, unit, 192), s.i32s1(15), s.i32s1(0x30));
         let join = |low, high| s.avx512f._mm512_or_si512(low, s.and(high, two));
         // Two bits from bit at+6 on go to bit 4.
         w.sc = [join(s.and(shift(c, at), low), shift(a, at + 2)); 2];
         w.mn = join(s.and(shift(c, at + 4), low), shift(b, at + 2));
     }
-    w.d = s.load_f16(unit, 0);
-    w.m = s.load_f16(unit, 32);
+    w.d = U::load_f16(s, unit, 0);
+    w.m = U::load_f16(s, unit, 32);
     w
 }
