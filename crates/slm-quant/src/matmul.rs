@@ -15,6 +15,8 @@ const MIN_FLOAT_JOB_BYTES: usize = 32 * 1024;
 const FLOAT_ROWS: usize = 4;
 /// Pieces per worker, so that one slow worker does not hold the others up.
 const JOBS_PER_WORKER: usize = 2;
+/// Weight bytes (times tokens) for each worker up to which it takes them as one piece: beginning a second costs more than an uneven end.
+const ONE_JOB_BYTES: usize = 1 << 20;
 /// Tokens that a kernel likes to take together.
 const TILE: usize = 8;
 
@@ -294,7 +296,11 @@ fn job_units(exec: &dyn Executor, n: usize, unit_bytes: usize, multiple: usize) 
         return n;
     }
     let worthwhile = MIN_JOB_BYTES.div_ceil(unit_bytes.max(1));
-    n.div_ceil(workers * JOBS_PER_WORKER).max(worthwhile).next_multiple_of(multiple).min(n)
+    let jobs = match n.div_ceil(workers).saturating_mul(unit_bytes) {
+        ..=ONE_JOB_BYTES => workers,
+        _ => workers * JOBS_PER_WORKER,
+    };
+    n.div_ceil(jobs).max(worthwhile).next_multiple_of(multiple).min(n)
 }
 
 /// Pieces that are one per buffer stay on the calling thread.
