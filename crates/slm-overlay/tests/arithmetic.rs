@@ -208,7 +208,7 @@ fn threads_that_share_a_lone_token_s_downs_add_what_one_alone_adds() {
     }
     let mut scratch = Vec::new();
     for round in 0..200 {
-        let lone = LoneDowns::new(&stacks, &x, &mut scratch).unwrap();
+        let lone = LoneDowns::new(&stacks, &x, &mut scratch, 1 + round % 3).unwrap();
         let mut made = whole.clone();
         std::thread::scope(|threads| {
             for (which, y) in made.iter_mut().enumerate() {
@@ -238,7 +238,7 @@ fn a_rank_of_257_is_not_shared_and_one_of_256_is() {
         let stack = Stack::new(base_id(), vec![(one, 1.0)]).unwrap();
         let stacks = [stack.for_tensor("blk.0.ffn_up.weight")];
         let x = ramp(16, 3);
-        assert_eq!(LoneDowns::new(&stacks, &x, &mut Vec::new()).is_some(), shared, "{rank}");
+        assert_eq!(LoneDowns::new(&stacks, &x, &mut Vec::new(), 1).is_some(), shared, "{rank}");
     }
 }
 

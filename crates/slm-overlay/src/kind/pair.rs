@@ -23,7 +23,7 @@ pub(crate) struct Pair {
     rows: usize,
     /// Of A, and of B.
     encodings: [Encoding; 2],
-    /// Rows of A that one thread takes at a time: whole groups, and bytes that are worth taking.
+    /// Rows of A that one of several threads takes at a time: whole groups, and bytes that are worth taking.
     part_rows: usize,
 }
 
@@ -60,15 +60,21 @@ impl Pair {
         a.expect("BUG: a factor of the wrong length")
     }
 
-    /// Parts of [`Pair::down_matrix`] that threads take.
-    pub(crate) fn n_parts(&self) -> usize {
-        self.rank.div_ceil(self.part_rows)
+    /// Parts of [`Pair::down_matrix`] that so many threads take.
+    pub(crate) fn n_parts(&self, n_workers: usize) -> usize {
+        self.rank.div_ceil(self.part_rows(n_workers))
     }
 
     /// Such a part, and its first row.
-    pub(crate) fn down_part(&self, part: usize) -> (usize, DownMatrix<'_>) {
-        let first = part * self.part_rows;
-        (first, self.down_matrix().groups(first, self.part_rows.min(self.rank - first)))
+    pub(crate) fn down_part(&self, part: usize, n_workers: usize) -> (usize, DownMatrix<'_>) {
+        let part_rows = self.part_rows(n_workers);
+        let first = part * part_rows;
+        (first, self.down_matrix().groups(first, part_rows.min(self.rank - first)))
+    }
+
+    /// A thread that is alone takes all: it is one run of addresses.
+    fn part_rows(&self, n_workers: usize) -> usize {
+        if n_workers == 1 { self.rank } else { self.part_rows }
     }
 
     /// A, `[rank, in]`, row after row, as many tokens read it.

@@ -25,19 +25,22 @@ pub struct LoneDowns<'a> {
     x: &'a [f32],
     /// Bits of the values: stack after stack, term after term.
     z: &'a [AtomicU32],
+    n_workers: usize,
     n_parts: usize,
     taken: AtomicUsize,
     made: AtomicUsize,
 }
 
 impl<'a> LoneDowns<'a> {
-    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates.
+    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. It is cut for
+    /// `n_workers` threads, at least one; any number may come.
     ///
     /// `None` where a stack has a term that is no plain low rank, or one of a rank above 256.
     pub fn new(
         stacks: &'a [TensorStack],
         x: &'a [f32],
         z: &'a mut Vec<AtomicU32>,
+        n_workers: usize,
     ) -> Option<LoneDowns<'a>> {
         let (mut len, mut n_parts) = (0, 0);
         for term in stacks.iter().flat_map(|stack| stack.terms.iter()) {
@@ -45,13 +48,13 @@ impl<'a> LoneDowns<'a> {
             if pair.rank() > MAX_RANK {
                 return None;
             }
-            (len, n_parts) = (len + pair.rank(), n_parts + pair.n_parts());
+            (len, n_parts) = (len + pair.rank(), n_parts + pair.n_parts(n_workers));
         }
         if z.len() < len {
             z.resize_with(len, AtomicU32::default);
         }
         let (taken, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Some(LoneDowns { stacks, x, z: &z[..len], n_parts, taken, made })
+        Some(LoneDowns { stacks, x, z: &z[..len], n_workers, n_parts, taken, made })
     }
 
     /// Adds the share of stack `which` to a piece of its base's product: outputs `first_row ..` in `y`. Makes what is not made of the
@@ -124,11 +127,12 @@ impl<'a> LoneDowns<'a> {
         for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
             let (out, later) = rest.split_at(term.pair.rank());
             rest = later;
-            if part >= term.pair.n_parts() {
-                part -= term.pair.n_parts();
+            let n_parts = term.pair.n_parts(self.n_workers);
+            if part >= n_parts {
+                part -= n_parts;
                 continue;
             }
-            let (first, rows) = term.pair.down_part(part);
+            let (first, rows) = term.pair.down_part(part, self.n_workers);
             let mut z = [0.0; MAX_RANK];
             let z = &mut z[..rows.rank()];
             kernels.low_rank_down(&Inline, [&mut *z], [&rows], self.x);

@@ -153,7 +153,8 @@ impl<'a> Block<'a> {
         z: &'z mut DownScratch,
     ) -> Downs<'z> {
         if let Some(overlays) = self.lone()
-            && let Some(lone) = LoneDowns::new(stacks(overlays), x, &mut z.lone)
+            && let Some(lone) =
+                LoneDowns::new(stacks(overlays), x, &mut z.lone, self.exec.n_workers())
         {
             return Downs::Lone(lone);
         }
