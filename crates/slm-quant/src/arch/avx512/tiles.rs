@@ -171,18 +171,17 @@ fn dots_of<const R: usize, const N: usize>(
         queries[t] = rounds(&q[t * shape.query_stride..], n_rounds);
     }
     let tile = &tile[..16 * n_rounds];
-    // Lanes l and l+8, then l+4, l+2, l+1: the pairs of the contract. A loop, because all of it at once needs more registers than there are.
-    let mut sums = [[s.set1(0.0); N]; 8];
-    for l in 0..8 {
-        let high = lane::<R, N>(s, l + 8, &queries, tile);
-        sums[l] = add(s, lane::<R, N>(s, l, &queries, tile), high);
+    // Lanes l and l+8, then l+4, l+2, l+1: the pairs of the contract. A loop of four: all of it at once needs more registers
+    // than there are, and eight sums are a memory that is cleared each time.
+    let mut sums = [[s.set1(0.0); N]; 4];
+    for l in 0..4 {
+        let low =
+            add(s, lane::<R, N>(s, l, &queries, tile), lane::<R, N>(s, l + 8, &queries, tile));
+        let high = lane::<R, N>(s, l + 4, &queries, tile);
+        let high = add(s, high, lane::<R, N>(s, l + 12, &queries, tile));
+        sums[l] = add(s, low, high);
     }
-    for half in [4, 2, 1] {
-        for l in 0..half {
-            sums[l] = add(s, sums[l], sums[l + half]);
-        }
-    }
-    let dots = sums[0];
+    let dots = add(s, add(s, sums[0], sums[2]), add(s, sums[1], sums[3]));
     for t in 0..N {
         let dots: [f32; 16] = pulp::cast(dots[t]);
         out[t * shape.score_stride..][..16].copy_from_slice(&dots);
