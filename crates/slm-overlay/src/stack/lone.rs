@@ -27,9 +27,14 @@ pub struct LoneDowns<'a> {
     z: &'a [AtomicU32],
     n_workers: usize,
     n_parts: usize,
-    taken: AtomicUsize,
-    made: AtomicUsize,
+    taken: Line,
+    made: Line,
 }
+
+/// A count that threads change, in cache lines of its own: what stood beside it would be fetched anew after each change.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicUsize);
 
 impl<'a> LoneDowns<'a> {
     /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. It is cut for
@@ -53,7 +58,7 @@ impl<'a> LoneDowns<'a> {
         if z.len() < len {
             z.resize_with(len, AtomicU32::default);
         }
-        let (taken, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (taken, made) = (Line::default(), Line::default());
         Some(LoneDowns { stacks, x, z: &z[..len], n_workers, n_parts, taken, made })
     }
 
@@ -93,18 +98,21 @@ impl<'a> LoneDowns<'a> {
 
     /// Makes parts until none is left that no thread has taken. Waits for nothing; may be called any number of times, or never.
     pub fn begin(&self, kernels: &Kernels) {
-        /// Counts a part as made, also when it panics: who waits for it must not wait for ever.
-        struct Made<'a>(&'a AtomicUsize);
+        /// Counts parts as made, also when one panics: who waits for them must not wait for ever.
+        struct Made<'a>(&'a AtomicUsize, usize);
         impl Drop for Made<'_> {
             fn drop(&mut self) {
-                self.0.fetch_add(1, Ordering::Release);
+                self.0.fetch_add(self.1, Ordering::Release);
             }
         }
-        while self.taken.load(Ordering::Relaxed) < self.n_parts {
-            let part = self.taken.fetch_add(1, Ordering::Relaxed);
-            if part < self.n_parts {
-                let _made = Made(&self.made);
-                self.part(kernels, part);
+        // A thread's share at once: to take costs what it takes to bring the count from another core.
+        let share = self.n_parts.div_ceil(self.n_workers.max(1));
+        while self.taken.0.load(Ordering::Relaxed) < self.n_parts {
+            let first = self.taken.0.fetch_add(share, Ordering::Relaxed);
+            let parts = first..self.n_parts.min(first + share);
+            if !parts.is_empty() {
+                let _made = Made(&self.made.0, parts.len());
+                parts.for_each(|part| self.part(kernels, part));
             }
         }
     }
@@ -113,7 +121,7 @@ impl<'a> LoneDowns<'a> {
     fn make(&self, kernels: &Kernels) {
         self.begin(kernels);
         let mut rounds = 0u32;
-        while self.made.load(Ordering::Acquire) < self.n_parts {
+        while self.made.0.load(Ordering::Acquire) < self.n_parts {
             rounds += 1;
             if rounds.is_multiple_of(PATIENCE) {
                 std::thread::yield_now();
