@@ -24,6 +24,8 @@ fn main() {
             let mut strips = layout::AlignedBytes::zeroed(data.len());
             layout::interleave(encoding, rows, cols, &data, &mut strips).expect("whole blocks");
             let w = QMatrix::new_interleaved(encoding, rows, cols, &strips).expect("whole blocks");
+            // As decode has it.
+            let w = if megabytes > 64 { w.read_once() } else { w };
             let x: Vec<f32> =
                 (0..n_tokens * cols).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
             let mut xq = QuantizedRows::new();

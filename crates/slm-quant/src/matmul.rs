@@ -13,7 +13,7 @@ const MIN_JOB_BYTES: usize = 24 * 1024;
 const MIN_FLOAT_JOB_BYTES: usize = 32 * 1024;
 /// Rows of plain floats that a kernel likes to take together.
 const FLOAT_ROWS: usize = 4;
-/// Pieces per worker, so that one slow worker does not hold the others up.
+/// Pieces per worker of a large product, so that one slow worker does not hold the others up.
 const JOBS_PER_WORKER: usize = 2;
 /// Weight bytes (times tokens) for each worker up to which it takes them as one piece: beginning a second costs more than an uneven end.
 const ONE_JOB_BYTES: usize = 1 << 20;

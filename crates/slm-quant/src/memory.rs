@@ -90,8 +90,13 @@ impl core::ops::DerefMut for AlignedBytes {
     }
 }
 
-/// Bytes of the processor's cache of the highest level, which its cores may share; `None` where nobody says. For whoever must guess what will
-/// still be in it ([`QMatrix::read_once`](crate::QMatrix::read_once)).
+/// Bytes of the cache of the highest level that the core has which asks: cores may share it, and a machine may have several. `None` where the
+/// processor does not say, and always where it is no x86. For whoever must guess what will still be in it
+/// ([`QMatrix::read_once`](crate::QMatrix::read_once)); asks the processor each time, which takes microseconds on a virtual machine.
+///
+/// ```
+/// assert!(slm_quant::last_cache_bytes().is_none_or(|bytes| bytes > 0));
+/// ```
 pub fn last_cache_bytes() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     return crate::arch::x86_cache::last_cache_bytes();

@@ -109,3 +109,34 @@ fn aligned_bytes_are_aligned() {
         assert!(bytes.iter().all(|&b| b == 7));
     }
 }
+
+#[cfg(feature = "rayon")]
+#[test]
+fn weights_that_are_read_once_give_the_same_pieces_to_two_threads() {
+    use slm_quant::{Executor, Inline, Kernels, Piece, QuantizedRows};
+
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let (two, kernels) = (slm_quant::RayonExecutor::new(pool), Kernels::detect());
+    let (rows, cols, mut random) = (400, 512, Random(5));
+    let next: Vec<u8> = vec![1; 4096];
+    for encoding in Encoding::all().filter(|&encoding| layout::is_interleavable(encoding)) {
+        let data = weights(encoding, rows, cols, Kind::Random, &mut random);
+        let mut strips = layout::AlignedBytes::zeroed(data.len());
+        layout::interleave(encoding, rows, cols, &data, &mut strips).unwrap();
+        let w = QMatrix::new_interleaved(encoding, rows, cols, &strips).unwrap();
+        let x: Vec<f32> = (0..cols).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        let mut xq = QuantizedRows::new();
+        xq.quantize(kernels, &x, cols).unwrap();
+        let made = |w: &QMatrix<'_>, exec: &dyn Executor| {
+            let mut outs = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
+            let [a, b, c] = &mut outs;
+            kernels.matmul(exec, a, w, &x, Some(&xq));
+            let ahead = |_: Piece| &next[..];
+            kernels.matmul_pair(exec, [b, c], [w, w], &x, Some(&xq), Some(&ahead), &|_, _, _| {});
+            outs.map(|out| out.into_iter().map(f32::to_bits).collect::<Vec<u32>>())
+        };
+        let expected = made(&w, &Inline);
+        assert_eq!(expected[0], expected[1], "{encoding}");
+        assert_eq!(made(&w.read_once(), &two), expected, "{encoding}");
+    }
+}

@@ -15,8 +15,8 @@ const MAX_RANK: usize = 256;
 const PATIENCE: u32 = 1 << 14;
 
 /// The down-projections of one token, for stacks that read the same row. Threads that begin a piece of the base's product, or are done with one, take
-/// parts of them until none is left, and add their piece's share once all are made: no part is handed over, and a thread waits only
-/// for what another is just computing.
+/// a share of them until none is left, and add their piece's part of the sum once all are made: nothing is handed over, and a thread waits
+/// only for what another is just computing.
 ///
 /// Bits are those of [`TensorStack::apply`], whatever threads come in whatever order.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub struct LoneDowns<'a> {
 struct Line(AtomicUsize);
 
 impl<'a> LoneDowns<'a> {
-    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. It is cut for
-    /// `n_workers` threads, at least one; any number may come.
+    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. The work is cut
+    /// in shares for `n_workers` threads, for one not at all; any number may come.
     ///
     /// `None` where a stack has a term that is no plain low rank, or one of a rank above 256.
     pub fn new(
@@ -96,7 +96,10 @@ impl<'a> LoneDowns<'a> {
         }
     }
 
-    /// Makes parts until none is left that no thread has taken. Waits for nothing; may be called any number of times, or never.
+    /// Makes shares until none is left that no thread has taken. Waits for nothing; may be called any number of times, or never.
+    ///
+    /// # Panics
+    /// When `x` is not as long as the stacks' rows.
     pub fn begin(&self, kernels: &Kernels) {
         /// Counts parts as made, also when one panics: who waits for them must not wait for ever.
         struct Made<'a>(&'a AtomicUsize, usize);

@@ -49,6 +49,11 @@ impl BaseTensor {
 /// Weights that are so many times the last cache's size leave nothing in it for the next token.
 const OUTGROWS: u64 = 2;
 
+/// Whether what a token reads leaves none of itself in a cache for the next one.
+fn outgrows(weights: u64, last_cache: Option<u64>) -> bool {
+    last_cache.is_some_and(|cache| weights / OUTGROWS >= cache)
+}
+
 /// Where the weights of a base shall stand.
 pub(crate) enum Place<'a> {
     /// In the file itself.
@@ -151,11 +156,14 @@ impl Base {
             .map(|(source, content)| BaseTensor { source, content })
             .collect();
         let id = BaseId::compute(&config, &identities(&tensors));
-        let weights: u64 = tensors
-            .iter()
-            .map(|tensor| tensor.source.bytes.of((*bytes).as_ref()).len() as u64)
-            .sum();
-        let read_once = last_cache_bytes().is_some_and(|cache| weights / OUTGROWS >= cache);
+        // Of an embedding table that is not the head too, a token reads a row.
+        let read = |&(at, _): &(usize, &BaseTensor)| {
+            graph.token_embd == graph.output || at != graph.token_embd.0
+        };
+        let len =
+            |(_, tensor): (usize, &BaseTensor)| tensor.source.bytes.of((*bytes).as_ref()).len();
+        let weights: usize = tensors.iter().enumerate().filter(read).map(len).sum();
+        let read_once = outgrows(weights as u64, last_cache_bytes());
         Ok(Base {
             id,
             config,
@@ -418,4 +426,16 @@ fn decode_norm(
     let mut decoded = vec![0.0; matrix.cols()];
     kernels.decode_row(&mut decoded, &matrix, 0);
     Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outgrows;
+
+    #[test]
+    fn a_base_of_twice_the_last_cache_outgrows_it_and_none_outgrows_what_nobody_knows() {
+        assert!(outgrows(64 << 20, Some(32 << 20)));
+        assert!(!outgrows((64 << 20) - 1, Some(32 << 20)));
+        assert!(!outgrows(u64::MAX, None));
+    }
 }

@@ -9,8 +9,8 @@ pub(in crate::arch) trait Source: Copy + 'static {
     /// Bytes of one.
     const BYTES: usize;
 
-    /// 16 bytes from `at`, a multiple of 16.
-    fn load16(s: Avx2, unit: &[Self], at: usize) -> __m128i;
+    /// Half `h` of the 32 bytes from `at`, a multiple of 32.
+    fn load16(s: Avx2, unit: &[Self], at: usize, h: usize) -> __m128i;
 
     /// 32 bytes from `at`, a multiple of 32.
     fn load32(s: Avx2, unit: &[Self], at: usize) -> __m256i;
@@ -20,8 +20,8 @@ impl Source for u8 {
     const BYTES: usize = 1;
 
     #[inline(always)]
-    fn load16(_: Avx2, unit: &[u8], at: usize) -> __m128i {
-        pulp::cast(chunk::<u8, 16>(unit, at))
+    fn load16(_: Avx2, unit: &[u8], at: usize, h: usize) -> __m128i {
+        pulp::cast(chunk::<u8, 16>(unit, at + 16 * h))
     }
 
     #[inline(always)]
@@ -54,12 +54,15 @@ impl Passing {
 impl Source for Passing {
     const BYTES: usize = 32;
 
+    /// By the wide load: the narrow one is an instruction of SSE, which does not mix well with AVX everywhere.
     #[inline(always)]
-    #[expect(unsafe_code, reason = "pulp has no such loads")]
-    fn load16(_: Avx2, unit: &[Passing], at: usize) -> __m128i {
-        let half: &[u8; 16] = &unit[at / 32].0.as_chunks::<16>().0[at % 32 / 16];
-        // SAFETY: the token proves SSE4.1; sixteen bytes at a multiple of 16 of a type that stands at multiples of 32.
-        unsafe { core::arch::x86_64::_mm_stream_load_si128(core::ptr::from_ref(half).cast()) }
+    fn load16(s: Avx2, unit: &[Passing], at: usize, h: usize) -> __m128i {
+        let both = Passing::load32(s, unit, at);
+        if h == 0 {
+            s.avx._mm256_castsi256_si128(both)
+        } else {
+            s.avx2._mm256_extracti128_si256::<1>(both)
+        }
     }
 
     #[inline(always)]
@@ -69,6 +72,20 @@ impl Source for Passing {
         // SAFETY: the token proves AVX2; the type has 32 bytes and stands at multiples of 32.
         unsafe {
             core::arch::x86_64::_mm256_stream_load_si256(core::ptr::from_ref(&unit[at / 32]).cast())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strip_is_taken_as_such_at_multiples_of_32_only() {
+        let bytes = crate::layout::AlignedBytes::zeroed(128);
+        for at in 0..=64 {
+            let taken = Passing::of(&bytes[at..at + 64]);
+            assert_eq!(taken.map(<[Passing]>::len), at.is_multiple_of(32).then_some(2), "{at}");
         }
     }
 }

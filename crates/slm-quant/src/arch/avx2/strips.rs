@@ -200,7 +200,7 @@ fn quads<U: Source>(s: Avx2, unit: &[U], at: usize, h: usize) -> I {
 /// The f16 of eight rows, of those of sixteen rows from `at`, widened.
 #[inline(always)]
 fn f16s<U: Source>(s: Avx2, unit: &[U], at: usize, h: usize) -> F {
-    s.widen_f16(U::load16(s, unit, at + 16 * h))
+    s.widen_f16(U::load16(s, unit, at, h))
 }
 
 /// Four vectors of nibbles: low ones are the first half of the block.

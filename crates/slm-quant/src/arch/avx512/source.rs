@@ -25,7 +25,7 @@ impl Source for u8 {
 }
 
 impl Source for Passing {
-    /// In two halves: half of the types have units of an odd number of them.
+    /// In two halves: units of half of the types are no whole lines.
     #[inline(always)]
     fn load64(s: Avx512, unit: &[Passing], at: usize) -> I {
         let half = |at| <Passing as source::Source>::load32(s.avx2(), unit, at);
