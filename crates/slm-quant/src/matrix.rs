@@ -90,7 +90,8 @@ impl<'a> QMatrix<'a> {
     /// The same matrix, with the promise that so much else is read before it is read again that no cache will still have it. What is used more
     /// often then stays in the caches. Changes no result: a promise that is not kept costs time alone.
     ///
-    /// Heeded by the int8 product of a lone token with strips that stand at a multiple of 32 bytes, on x86; others read as ever.
+    /// Heeded by the int8 product of a lone token with strips of Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 that stand at a multiple of 32 bytes, on x86;
+    /// others read as ever.
     ///
     /// ```
     /// use slm_format::Encoding;

@@ -35,7 +35,8 @@ pub(crate) fn int8_interleaved(
 
 fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let first = part.first_row / STRIP_ROWS;
-    let read_once = xq.n_rows() == 1 && w.is_read_once();
+    // A super-block's bytes are loaded for each of its blocks, and such loads are not merged: that costs more than it gains.
+    let read_once = K::BLOCKS == 1 && xq.n_rows() == 1 && w.is_read_once();
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);
         let passing = if read_once { Passing::of(strip) } else { None };

@@ -67,7 +67,8 @@ fn product<K: Strip, const FUSED: bool>(
 ) {
     let first = part.first_row / STRIP_ROWS;
     let n_strips = part.n_rows / STRIP_ROWS;
-    let read_once = xq.n_rows() == 1 && w.is_read_once();
+    // A super-block's bytes are loaded for each of its blocks, and such loads are not merged: that costs more than it gains.
+    let read_once = K::BLOCKS == 1 && xq.n_rows() == 1 && w.is_read_once();
     let mut ahead = AheadOf::new(part.ahead, n_strips, w.cols() / (BLOCK * K::BLOCKS));
     for i in 0..n_strips {
         let strip = w.strip_bytes(first + i, 1);
