@@ -182,9 +182,9 @@ fn every_tier_executor_and_batch_gives_the_contract_s_bits() {
 }
 
 /// Three stacks over one row, as queries, keys and values are: the second one has one adapter only.
-fn three_stacks() -> [TensorStack; 3] {
+fn three_stacks(cols: u64) -> [TensorStack; 3] {
     let make = |encoding, rows: u64, rank: u64, seed| {
-        let a = factor(encoding, rank, 64, &ramp(rank * 64, seed));
+        let a = factor(encoding, rank, cols, &ramp(rank * cols, seed));
         bound(0.9, a, factor(Encoding::F32, rows, rank, &ramp(rows * rank, seed + 9)))
     };
     let stack = |entries| Stack::new(base_id(), entries).unwrap().for_tensor("blk.0.ffn_up.weight");
@@ -198,36 +198,40 @@ fn three_stacks() -> [TensorStack; 3] {
     ]
 }
 
+/// 38 KB of down-projections, which one of a few threads makes, and 307 KB, which two share.
 #[test]
-fn threads_that_share_a_lone_token_s_downs_add_what_one_alone_adds() {
-    let (stacks, x, kernels) = (three_stacks(), ramp(64, 5), Kernels::detect());
-    let whole: Vec<Vec<f32>> = [150, 64, 48].map(|rows| ramp(rows, 6)).into();
-    let mut expected = whole.clone();
-    for (y, stack) in expected.iter_mut().zip(&stacks) {
-        stack.apply(&kernels, &Inline, y, &x, &mut Vec::new(), 1, Gates::NONE);
-    }
-    let mut scratch = Vec::new();
-    for round in 0..200 {
-        let lone = LoneDowns::new(&stacks, &x, &mut scratch, [0, 1, 2, 3, 40][round % 5]).unwrap();
-        let mut made = whole.clone();
-        std::thread::scope(|threads| {
-            for (which, y) in made.iter_mut().enumerate() {
-                let (lone, kernels) = (&lone, &kernels);
-                for (piece, y) in y.chunks_mut(32).enumerate() {
-                    threads.spawn(move || {
-                        if round % 2 == 0 {
-                            lone.begin(kernels);
-                        }
-                        lone.up(kernels, y, which, piece * 32, Gates::NONE);
-                    });
-                }
-            }
-        });
-        for (y, expected) in made.iter().zip(&expected) {
-            assert_eq!(bits(y), bits(expected));
+fn threads_add_to_a_lone_token_what_one_alone_adds_whoever_makes_the_downs() {
+    for cols in [64, 512] {
+        let (stacks, x, kernels) = (three_stacks(cols), ramp(cols, 5), Kernels::detect());
+        let whole: Vec<Vec<f32>> = [150, 64, 48].map(|rows| ramp(rows, 6)).into();
+        let mut expected = whole.clone();
+        for (y, stack) in expected.iter_mut().zip(&stacks) {
+            stack.apply(&kernels, &Inline, y, &x, &mut Vec::new(), 1, Gates::NONE);
         }
+        let mut scratch = Vec::new();
+        for round in 0..100 {
+            let n_workers = [0, 1, 2, 3, 40][round % 5];
+            let lone = LoneDowns::new(&stacks, &x, &mut scratch, n_workers).unwrap();
+            let mut made = whole.clone();
+            std::thread::scope(|threads| {
+                for (which, y) in made.iter_mut().enumerate() {
+                    let (lone, kernels) = (&lone, &kernels);
+                    for (piece, y) in y.chunks_mut(32).enumerate() {
+                        threads.spawn(move || {
+                            if round % 2 == 0 {
+                                lone.begin(kernels, (which, piece) == (0, 0));
+                            }
+                            lone.up(kernels, y, which, piece * 32, Gates::NONE);
+                        });
+                    }
+                }
+            });
+            for (y, expected) in made.iter().zip(&expected) {
+                assert_eq!(bits(y), bits(expected));
+            }
+        }
+        assert_eq!(scratch.len(), 256 + 5 + 1 + 8 + 17);
     }
-    assert_eq!(scratch.len(), 256 + 5 + 1 + 8 + 17);
 }
 
 #[test]

@@ -60,21 +60,21 @@ impl Pair {
         a.expect("BUG: a factor of the wrong length")
     }
 
-    /// Parts of [`Pair::down_matrix`] that so many threads take.
-    pub(crate) fn n_parts(&self, n_workers: usize) -> usize {
-        self.rank.div_ceil(self.part_rows(n_workers))
+    /// Parts of [`Pair::down_matrix`] where so many threads share it.
+    pub(crate) fn n_parts(&self, n_sharers: usize) -> usize {
+        self.rank.div_ceil(self.part_rows(n_sharers))
     }
 
     /// Such a part, and its first row.
-    pub(crate) fn down_part(&self, part: usize, n_workers: usize) -> (usize, DownMatrix<'_>) {
-        let part_rows = self.part_rows(n_workers);
+    pub(crate) fn down_part(&self, part: usize, n_sharers: usize) -> (usize, DownMatrix<'_>) {
+        let part_rows = self.part_rows(n_sharers);
         let first = part * part_rows;
         (first, self.down_matrix().groups(first, part_rows.min(self.rank - first)))
     }
 
     /// A thread that is alone takes all: it is one run of addresses.
-    fn part_rows(&self, n_workers: usize) -> usize {
-        if n_workers == 1 { self.rank } else { self.part_rows }
+    fn part_rows(&self, n_sharers: usize) -> usize {
+        if n_sharers == 1 { self.rank } else { self.part_rows }
     }
 
     /// A, `[rank, in]`, row after row, as many tokens read it.

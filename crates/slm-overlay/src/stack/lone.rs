@@ -11,12 +11,16 @@ use super::term::Term;
 /// The highest rank whose values stand on the stack.
 const MAX_RANK: usize = 256;
 
+/// Bytes of down-projections, times threads, up to which one thread makes them all. The others would have to bring the row from its core first, and
+/// each its values from theirs; with two threads that costs more up to some 300 KiB, at ranks of 32 to 64 (`docs/performance.md`).
+const ONE_THREAD_BYTES: usize = 512 << 10;
+
 /// Rounds of waiting after which a thread lets others have its core once.
 const PATIENCE: u32 = 1 << 14;
 
-/// The down-projections of one token, for stacks that read the same row. Threads that begin a piece of the base's product, or are done with one, take
-/// a share of them until none is left, and add their piece's part of the sum once all are made: nothing is handed over, and a thread waits
-/// only for what another is just computing.
+/// The down-projections of one token, for stacks that read the same row. The thread that begins the first piece of the base's product makes them, or,
+/// where they are large, all threads take a share until none is left; each adds its piece's part of the sum once all are made: nothing is
+/// handed over, and a thread waits only for what another is just computing.
 ///
 /// Bits are those of [`TensorStack::apply`], whatever threads come in whatever order.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub struct LoneDowns<'a> {
     x: &'a [f32],
     /// Bits of the values: stack after stack, term after term.
     z: &'a [AtomicU32],
-    n_workers: usize,
+    n_sharers: usize,
     n_parts: usize,
     taken: Line,
     made: Line,
@@ -37,8 +41,8 @@ pub struct LoneDowns<'a> {
 struct Line(AtomicUsize);
 
 impl<'a> LoneDowns<'a> {
-    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. The work is cut
-    /// in shares for `n_workers` threads, for one not at all; any number may come.
+    /// Nothing is computed yet. `x` is `[in]`; `z` is scratch that grows when it has no room, and is the only thing that allocates. Large work is
+    /// cut in shares for `n_workers` threads; any number may come.
     ///
     /// `None` where a stack has a term that is no plain low rank, or one of a rank above 256.
     pub fn new(
@@ -47,19 +51,23 @@ impl<'a> LoneDowns<'a> {
         z: &'a mut Vec<AtomicU32>,
         n_workers: usize,
     ) -> Option<LoneDowns<'a>> {
-        let (mut len, mut n_parts) = (0, 0);
+        let (mut len, mut bytes) = (0, 0usize);
         for term in stacks.iter().flat_map(|stack| stack.terms.iter()) {
             let pair = &term.lora()?.pair;
             if pair.rank() > MAX_RANK {
                 return None;
             }
-            (len, n_parts) = (len + pair.rank(), n_parts + pair.n_parts(n_workers));
+            (len, bytes) = (len + pair.rank(), bytes + pair.down_matrix().data().len());
         }
+        let small = bytes.saturating_mul(n_workers) <= ONE_THREAD_BYTES;
+        let n_sharers = if small { 1 } else { n_workers.max(1) };
+        let pairs = stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora);
+        let n_parts = pairs.map(|term| term.pair.n_parts(n_sharers)).sum();
         if z.len() < len {
             z.resize_with(len, AtomicU32::default);
         }
         let (taken, made) = (Line::default(), Line::default());
-        Some(LoneDowns { stacks, x, z: &z[..len], n_workers, n_parts, taken, made })
+        Some(LoneDowns { stacks, x, z: &z[..len], n_sharers, n_parts, taken, made })
     }
 
     /// Adds the share of stack `which` to a piece of its base's product: outputs `first_row ..` in `y`. Makes what is not made of the
@@ -96,11 +104,19 @@ impl<'a> LoneDowns<'a> {
         }
     }
 
-    /// Makes shares until none is left that no thread has taken. Waits for nothing; may be called any number of times, or never.
+    /// Before a piece of the base's product, the first one or another: makes what the thread that begins it should. Waits for nothing; may be called
+    /// any number of times, or never.
     ///
     /// # Panics
     /// When `x` is not as long as the stacks' rows.
-    pub fn begin(&self, kernels: &Kernels) {
+    pub fn begin(&self, kernels: &Kernels, first: bool) {
+        if first || self.n_sharers > 1 {
+            self.take(kernels);
+        }
+    }
+
+    /// Makes shares until none is left that no thread has taken.
+    fn take(&self, kernels: &Kernels) {
         /// Counts parts as made, also when one panics: who waits for them must not wait for ever.
         struct Made<'a>(&'a AtomicUsize, usize);
         impl Drop for Made<'_> {
@@ -109,7 +125,7 @@ impl<'a> LoneDowns<'a> {
             }
         }
         // A thread's share at once: to take costs what it takes to bring the count from another core.
-        let share = self.n_parts.div_ceil(self.n_workers.max(1));
+        let share = self.n_parts.div_ceil(self.n_sharers);
         while self.taken.0.load(Ordering::Relaxed) < self.n_parts {
             let first = self.taken.0.fetch_add(share, Ordering::Relaxed);
             let parts = first..self.n_parts.min(first + share);
@@ -120,9 +136,9 @@ impl<'a> LoneDowns<'a> {
         }
     }
 
-    /// Takes parts until none is left, and returns when all are made.
+    /// Takes shares until none is left, and returns when all are made.
     fn make(&self, kernels: &Kernels) {
-        self.begin(kernels);
+        self.take(kernels);
         let mut rounds = 0u32;
         while self.made.0.load(Ordering::Acquire) < self.n_parts {
             rounds += 1;
@@ -138,12 +154,12 @@ impl<'a> LoneDowns<'a> {
         for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
             let (out, later) = rest.split_at(term.pair.rank());
             rest = later;
-            let n_parts = term.pair.n_parts(self.n_workers);
+            let n_parts = term.pair.n_parts(self.n_sharers);
             if part >= n_parts {
                 part -= n_parts;
                 continue;
             }
-            let (first, rows) = term.pair.down_part(part, self.n_workers);
+            let (first, rows) = term.pair.down_part(part, self.n_sharers);
             let mut z = [0.0; MAX_RANK];
             let z = &mut z[..rows.rank()];
             kernels.low_rank_down(&Inline, [&mut *z], [&rows], self.x);

@@ -204,7 +204,7 @@ impl<'a> Block<'a> {
             && self.exec.n_workers() > 1
         {
             // Made by the time the piece is. One thread makes them after its first piece: they and the up-projection are one run of addresses.
-            lone.begin(&self.kernels);
+            lone.begin(&self.kernels, (piece.product, piece.first_row) == (0, 0));
         }
         let stack = self.lone().map(|overlays| &stacks(overlays)[piece.product]);
         stack.map_or(&[], |stack| stack.up_begins(piece.first_row))

@@ -89,6 +89,12 @@ fn strips<const TYPE: usize>(
                     piece::<TYPE, 4>(s, y, f, strip.bytes, UP_ROWS, 0, z);
                     continue;
                 }
+                // Half a strip is what is left of one where a product was cut in two.
+                while y.len() >= 32 {
+                    let (head, tail) = std::mem::take(&mut y).split_at_mut(32);
+                    piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z);
+                    (y, strip.skip) = (tail, strip.skip + 32);
+                }
                 while y.len() >= 16 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(16);
                     piece::<TYPE, 1>(s, head, f, strip.bytes, strip.stride, strip.skip, z);

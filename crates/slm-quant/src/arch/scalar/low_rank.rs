@@ -37,7 +37,7 @@ pub(crate) fn low_rank_up(y: &mut [f32], s: f32, b: &UpMatrix<'_>, z: &[f32], fi
     }
 }
 
-/// The outputs of one strip.
+/// The outputs of one strip; none where the caller computed all of them.
 pub(crate) fn low_rank_strip(
     y: &mut [f32],
     s: f32,
@@ -45,6 +45,9 @@ pub(crate) fn low_rank_strip(
     strip: Strip<'_>,
     z: &[f32],
 ) {
+    if y.is_empty() {
+        return;
+    }
     let width = encoding.block_bytes();
     let (mut u, mut column) = ([0.0f32; UP_ROWS], [0.0f32; UP_ROWS]);
     let (u, column) = (&mut u[..y.len()], &mut column[..y.len()]);
