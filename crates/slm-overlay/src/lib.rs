@@ -58,4 +58,4 @@ pub use kind::{
 };
 pub use materialize::{MaterializeError, Materialized};
 pub use shape::{BaseShape, BaseWeights, EMBEDDING, HEAD};
-pub use stack::{Gates, LoneDowns, Stack, TensorStack};
+pub use stack::{Gates, LoneDowns, LoneScratch, Stack, TensorStack};

@@ -7,7 +7,7 @@ use slm_format::Encoding;
 
 use crate::kernels::tier_call;
 use crate::matmul::float_units;
-use crate::{Executor, Inline, Kernels, QuantError};
+use crate::{Executor, Kernels, QuantError};
 
 /// Rows of a down-projection that are interleaved.
 pub(crate) const GROUP_ROWS: usize = 4;
@@ -289,12 +289,20 @@ pub(crate) fn down(
         return;
     }
     let split = float_units(exec, all_rows, bytes / all_rows);
+    if split >= all_rows {
+        // What a hand-over takes, here to nobody, is as much as a small factor does.
+        for (out, matrix) in outs.into_iter().zip(matrices) {
+            if let Some(matrix) = matrix {
+                tier_call!(kernels, low_rank_down(out, matrix, x));
+            }
+        }
+        return;
+    }
     let compute = |product: usize, job: usize, out: &mut [f32]| {
         let matrix = matrices[product].expect("BUG: an output without a matrix");
         let matrix = matrix.groups(job * split, out.len());
         tier_call!(kernels, low_rank_down(out, &matrix, x));
     };
-    let exec = if split >= all_rows { &Inline } else { exec };
     exec.for_each_chunk_of(outs, [split; 3], &compute);
 }
 
@@ -311,6 +319,10 @@ pub(crate) fn up(
     assert_eq!(z.len(), n_tokens * b.rank, "rank of the up-projection");
     if n_tokens == 0 {
         return assert!(y.is_empty(), "outputs of the up-projection");
+    }
+    if n_tokens == 1 {
+        assert!(first + y.len() <= b.rows, "outputs of the up-projection");
+        return tier_call!(kernels, low_rank_up(y, s, b, z, first));
     }
     assert!(y.len().is_multiple_of(n_tokens), "outputs of the up-projection");
     let n = y.len() / n_tokens;

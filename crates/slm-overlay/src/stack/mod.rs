@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use slm_manifest::{AdapterId, BaseId};
 
-pub use lone::LoneDowns;
+pub use lone::{LoneDowns, LoneScratch};
 pub use tensor::{Gates, TensorStack};
 
 use crate::{BoundAdapter, OverlayError};

@@ -30,10 +30,6 @@ pub(super) struct Block<'a> {
 }
 
 /// The down-projections of one product's stacks.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one at a time, on the stack; a token allocates nothing"
-)]
 enum Downs<'a> {
     /// Of every token: sequence after sequence, matrix after matrix.
     Made(&'a [f32]),

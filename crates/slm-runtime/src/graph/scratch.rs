@@ -1,10 +1,10 @@
 //! Every buffer of a forward pass, with its shape. T is the number of tokens in the pass, B of those that one block holds.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 
 use slm_manifest::ModelConfig;
+use slm_overlay::LoneScratch;
 use slm_quant::{Kernels, QuantizedRows};
 
 use crate::graph::attention::scores_len;
@@ -101,7 +101,7 @@ pub(crate) struct BlockScratch {
 #[derive(Debug, Default)]
 pub(crate) struct DownScratch {
     pub(crate) any: Vec<f32>,
-    pub(crate) lone: Vec<AtomicU32>,
+    pub(crate) lone: LoneScratch,
 }
 
 /// Block scratches that are not in use. The one used last is given out first: its buffers are still in a cache.
