@@ -203,14 +203,16 @@ fn three_stacks(cols: u64) -> [TensorStack; 3] {
 #[test]
 fn threads_add_to_a_lone_token_what_one_alone_adds_whoever_makes_the_downs() {
     for cols in [64, 512] {
-        let (stacks, x, kernels) = (three_stacks(cols), ramp(cols, 5), Kernels::detect());
+        let (stacks, kernels) = (three_stacks(cols), Kernels::detect());
         let whole: Vec<Vec<f32>> = [150, 64, 48].map(|rows| ramp(rows, 6)).into();
-        let mut expected = whole.clone();
-        for (y, stack) in expected.iter_mut().zip(&stacks) {
-            stack.apply(&kernels, &Inline, y, &x, &mut Vec::new(), 1, Gates::NONE);
-        }
         let mut scratch = LoneScratch::default();
         for round in 0..100 {
+            // Another row each time: values that were left from the last one must not do.
+            let x = ramp(cols, 5 + round as u64);
+            let mut expected = whole.clone();
+            for (y, stack) in expected.iter_mut().zip(&stacks) {
+                stack.apply(&kernels, &Inline, y, &x, &mut Vec::new(), 1, Gates::NONE);
+            }
             let n_workers = [0, 1, 2, 3, 40][round % 5];
             let lone = LoneDowns::new(&stacks, &x, &mut scratch, n_workers).unwrap();
             let mut made = whole.clone();

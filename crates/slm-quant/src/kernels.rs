@@ -267,7 +267,7 @@ impl Kernels {
     /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r b[first + o, r] * z[t, r]` from +0.0, `r` ascending; then
     /// `y[t, o] = y[t, o] + s * u`.
     ///
-    /// `b` is the up-projection of an adapter; `y` may be any run of its rows, and is fastest from a multiple of 16 on; `z` is
+    /// `b` is the up-projection of an adapter; `y` may be any run of its rows, and is fastest in strips of 64 from a multiple of that on; `z` is
     /// `[n_tokens, b.rank()]`. No heap allocation.
     ///
     /// # Panics

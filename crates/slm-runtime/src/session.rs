@@ -234,7 +234,8 @@ impl Session {
         self.cache.reserve(n_tokens as u32)?;
         let (kernels, n_workers) = (self.engine.kernels, self.engine.exec.n_workers());
         let config = self.composition.base().config();
-        self.scratch.reserve(config, kernels, n_workers, needed as usize);
+        let widest = self.overlays.widest();
+        self.scratch.reserve(config, widest, kernels, n_workers, needed as usize);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What stacks add for a lone token, whose down-projections are made by whichever thread comes to need them first.
+//! What stacks add for a lone token, whose product several threads make.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,8 +11,8 @@ use super::term::Term;
 /// The highest rank whose values stand on the stack.
 const MAX_RANK: usize = 256;
 
-/// Bytes of down-projections, times threads, up to which one thread makes them all. The others would have to bring the row from its core first, and
-/// each its values from theirs; with two threads that costs more up to some 300 KiB, at ranks of 32 to 64 (`docs/performance.md`).
+/// Bytes of down-projections, times threads, up to which one thread makes them all. To share them costs each other thread the transfer of the row;
+/// with two that is more than it saves at rank 32 (216 KiB), and not at 64 (`docs/performance.md`).
 const ONE_THREAD_BYTES: usize = 512 << 10;
 
 /// Rounds of waiting after which a thread lets others have its core once.
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 1 << 14;
 
 /// The down-projections of one token, for stacks that read the same row. The thread that begins the first piece of the base's product makes them, or,
 /// where they are large, all threads take a share until none is left; each adds its piece's part of the sum once all are made: nothing is
-/// handed over, and a thread waits only for what another is just computing.
+/// handed over, and a thread waits only for what another is just computing. Who needs them first makes them where nobody began.
 ///
 /// Bits are those of [`TensorStack::apply`], whatever threads come in whatever order.
 #[derive(Debug)]
@@ -35,15 +35,10 @@ pub struct LoneDowns<'a> {
     made_before: u32,
 }
 
-/// What threads change for each other: where the values of [`LoneDowns`] stand, and how far they are. Counts go on from one use to the next, because a
-/// line that other cores have read is not written for nothing while one thread prepares the work of all.
+/// What threads change for each other: where the values of [`LoneDowns`] stand, and how far they are. Counts go on from one use to the next: to clear
+/// lines that other cores have read would keep the hand-over of the work waiting.
 #[derive(Debug, Default)]
-pub struct LoneScratch {
-    /// Parts that a thread took, ever.
-    taken: Line,
-    /// Parts that are made, ever; then the values' bits, stack after stack, term after term.
-    made: Vec<Line>,
-}
+pub struct LoneScratch(Vec<Line>);
 
 /// Numbers in cache lines of their own: what stood beside them would be fetched anew after each change.
 #[derive(Debug, Default)]
@@ -53,10 +48,27 @@ struct Line([AtomicU32; LINE]);
 /// Numbers of a line.
 const LINE: usize = 32;
 
+/// The count of parts that a thread took, ever: it has the first line to itself.
+const TAKEN: usize = 0;
+/// The count of parts that are made, ever. Behind it the bits of the values: stack after stack, term after term.
+const MADE: usize = LINE;
+
 impl LoneScratch {
-    /// The count of parts that are made (0), or the bits of value `n - 1`.
+    /// Makes room for `n_values`: the ranks of all terms of stacks that read the same row.
+    pub fn reserve(&mut self, n_values: usize) {
+        let n_lines = if n_values == 0 { 0 } else { (MADE + 1 + n_values).div_ceil(LINE) };
+        if self.0.len() < n_lines {
+            self.0.resize_with(n_lines, Line::default);
+        }
+    }
+
     fn at(&self, n: usize) -> &AtomicU32 {
-        &self.made[n / LINE].0[n % LINE]
+        &self.0[n / LINE].0[n % LINE]
+    }
+
+    /// A count, which nobody is changing.
+    fn count(&mut self, n: usize) -> u32 {
+        self.0.get_mut(n / LINE).map_or(0, |line| *line.0[n % LINE].get_mut())
     }
 }
 
@@ -80,15 +92,11 @@ impl<'a> LoneDowns<'a> {
             (len, bytes) = (len + pair.rank(), bytes + pair.down_matrix().data().len());
         }
         let small = bytes.saturating_mul(n_workers) <= ONE_THREAD_BYTES;
-        let n_sharers = if small { 1 } else { n_workers.max(1) };
+        let n_sharers = if small { 1 } else { n_workers.min(u32::MAX as usize) };
         let pairs = stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora);
         let n_parts = pairs.map(|term| term.pair.n_parts(n_sharers) as u32).sum();
-        let n_lines = (1 + len).div_ceil(LINE);
-        if scratch.made.len() < n_lines {
-            scratch.made.resize_with(n_lines, Line::default);
-        }
-        let taken_before = *scratch.taken.0[0].get_mut();
-        let made_before = *scratch.made[0].0[0].get_mut();
+        scratch.reserve(len);
+        let (taken_before, made_before) = (scratch.count(TAKEN), scratch.count(MADE));
         Some(LoneDowns { stacks, x, scratch, n_sharers, n_parts, taken_before, made_before })
     }
 
@@ -111,7 +119,7 @@ impl<'a> LoneDowns<'a> {
         }
         self.make(kernels);
         let before: usize = self.stacks[..which].iter().map(|stack| stack.scratch_len(1)).sum();
-        let mut at = 1 + before;
+        let mut at = MADE + 1 + before;
         for term in stack.terms.iter() {
             let first = at;
             at += term.width();
@@ -140,6 +148,9 @@ impl<'a> LoneDowns<'a> {
 
     /// Makes shares until none is left that no thread has taken.
     fn take(&self, kernels: &Kernels) {
+        if self.n_parts == 0 {
+            return;
+        }
         /// Counts parts as made, also when one panics: who waits for them must not wait for ever.
         struct Made<'a>(&'a LoneDowns<'a>, u32);
         impl Drop for Made<'_> {
@@ -147,15 +158,15 @@ impl<'a> LoneDowns<'a> {
                 let Made(LoneDowns { scratch, n_parts, made_before, .. }, n) = *self;
                 if n == *n_parts {
                     // Nobody else counts, and an addition would wait until the values have left this core.
-                    scratch.at(0).store(made_before.wrapping_add(n), Ordering::Release);
+                    scratch.at(MADE).store(made_before.wrapping_add(n), Ordering::Release);
                 } else {
-                    scratch.at(0).fetch_add(n, Ordering::Release);
+                    scratch.at(MADE).fetch_add(n, Ordering::Release);
                 }
             }
         }
         // A thread's share at once: to take costs what it takes to bring the count from another core.
         let share = self.n_parts.div_ceil(self.n_sharers as u32);
-        let taken = &self.scratch.taken.0[0];
+        let taken = self.scratch.at(TAKEN);
         while taken.load(Ordering::Relaxed).wrapping_sub(self.taken_before) < self.n_parts {
             let first = taken.fetch_add(share, Ordering::Relaxed).wrapping_sub(self.taken_before);
             let parts = first..self.n_parts.min(first + share);
@@ -183,12 +194,12 @@ impl<'a> LoneDowns<'a> {
     }
 
     fn is_made(&self) -> bool {
-        let made = self.scratch.at(0).load(Ordering::Acquire);
+        let made = self.scratch.at(MADE).load(Ordering::Acquire);
         made.wrapping_sub(self.made_before) >= self.n_parts
     }
 
     fn part(&self, kernels: &Kernels, mut part: usize) {
-        let mut at = 1;
+        let mut at = MADE + 1;
         for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
             let values = at;
             at += term.pair.rank();
@@ -228,8 +239,8 @@ mod tests {
     use super::*;
     use crate::{Adapter, BaseShape, Factor, LoraModule, Stack};
 
-    /// `y = y + 2 x` for one number.
-    fn doubling() -> TensorStack {
+    /// `y = y + 2 rank x` for one number.
+    fn doubling(rank: u64) -> TensorStack {
         let (target, base) = ("blk.0.ffn_up.weight", BaseId::of_canonical(b"a base"));
         let shape = BaseShape {
             architecture: Architecture::Llama,
@@ -241,11 +252,12 @@ mod tests {
             tensors: BTreeMap::from([(target.to_owned(), (1, 1))]),
             weights: None,
         };
-        let one = || {
-            let bytes = 1.0f32.to_le_bytes().to_vec();
-            Factor::new("one", Encoding::F32, 1, 1, bytes.into()).unwrap()
+        let ones = |rows, cols| {
+            let bytes = [1.0f32.to_le_bytes(); 40][..rank as usize].concat();
+            Factor::new("ones", Encoding::F32, rows, cols, bytes.into()).unwrap()
         };
-        let module = LoraModule { target: target.into(), scale: 2.0, a: one(), b: one() };
+        let (a, b) = (ones(rank, 1), ones(1, rank));
+        let module = LoraModule { target: target.into(), scale: 2.0, a, b };
         let adapter = Arc::new(Adapter::lora(vec![module]).unwrap());
         let bound = Arc::new(adapter.bind(base, &shape).unwrap());
         Stack::new(base, vec![(bound, 1.0)]).unwrap().for_tensor(target)
@@ -253,27 +265,69 @@ mod tests {
 
     #[test]
     fn counts_may_pass_their_end_and_parts_may_be_left_unmade() {
-        let (stacks, kernels) = ([doubling(), doubling()], Kernels::detect());
-        for n_workers in [1, 2] {
-            let mut scratch = LoneScratch::default();
-            *scratch.taken.0[0].get_mut() = u32::MAX - 4;
-            scratch.made.push(Line::default());
-            *scratch.made[0].0[0].get_mut() = u32::MAX - 2;
-            for use_ in 0..10 {
-                let x = [use_ as f32];
-                let lone = LoneDowns::new(&stacks, &x, &mut scratch, n_workers).unwrap();
-                // Nobody needs them, every third time.
-                if use_ % 3 == 0 {
-                    continue;
-                }
-                assert!(!lone.is_made());
-                for which in [1, 0] {
-                    let mut y = [1.0];
-                    lone.up(&kernels, &mut y, which, 0, Gates::NONE);
-                    assert_eq!(y, [1.0 + 2.0 * x[0]]);
-                }
-                assert!(lone.is_made());
+        let kernels = Kernels::detect();
+        let (few, many) = ([doubling(1), doubling(1)], [doubling(40), doubling(1)]);
+        let mut scratch = LoneScratch::default();
+        scratch.reserve(2);
+        *scratch.0[0].0[0].get_mut() = u32::MAX - 4;
+        *scratch.0[1].0[0].get_mut() = u32::MAX - 2;
+        let mut shared = 0;
+        for round in 0..24u32 {
+            // One thread makes all, or so many share that each takes a part.
+            let n_workers = [1, 1 << 17][round as usize / 3 % 2];
+            let (stacks, rank) = if round < 12 { (&few, 1.0) } else { (&many, 40.0) };
+            let x = [round as f32];
+            let lone = LoneDowns::new(stacks, &x, &mut scratch, n_workers).unwrap();
+            shared += u32::from(lone.n_sharers > 1 && lone.n_parts == 2);
+            // Nobody needs them, every third time.
+            if round % 3 == 0 {
+                continue;
             }
+            assert!(!lone.is_made());
+            for (which, rank) in [(1, 1.0), (0, rank)] {
+                let mut y = [1.0];
+                lone.up(&kernels, &mut y, which, 0, Gates::NONE);
+                assert_eq!(y, [1.0 + 2.0 * rank * x[0]]);
+            }
+            assert!(lone.is_made());
         }
+        assert_eq!(shared, 12);
+        let [taken, made] = [TAKEN, MADE].map(|n| scratch.count(n));
+        assert!(taken < 100 && made < 100, "the counts went past their end: {taken}, {made}");
+    }
+
+    #[test]
+    fn a_part_that_another_thread_took_is_waited_for() {
+        let (stacks, kernels) = ([doubling(1), doubling(1)], Kernels::detect());
+        let mut scratch = LoneScratch::default();
+        let lone = LoneDowns::new(&stacks, &[3.0], &mut scratch, 1 << 17).unwrap();
+        // This thread has the first part, and does not make it yet.
+        assert_eq!(lone.scratch.at(TAKEN).fetch_add(1, Ordering::Relaxed), 0);
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| {
+                let mut y = [1.0];
+                lone.up(&kernels, &mut y, 0, 0, Gates::NONE);
+                y
+            });
+            while lone.scratch.at(MADE).load(Ordering::Acquire) < 1 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!waits.is_finished());
+            lone.part(&kernels, 0);
+            lone.scratch.at(MADE).fetch_add(1, Ordering::Release);
+            assert_eq!(waits.join().unwrap(), [7.0]);
+        });
+    }
+
+    #[test]
+    fn nothing_to_make_needs_no_room() {
+        let stacks = [Stack::new(BaseId::of_canonical(b"a base"), vec![]).unwrap().for_tensor("a")];
+        let mut scratch = LoneScratch::default();
+        let lone = LoneDowns::new(&stacks, &[1.0], &mut scratch, 2).unwrap();
+        lone.begin(&Kernels::detect(), true);
+        let mut y = [1.0];
+        lone.up(&Kernels::detect(), &mut y, 0, 0, Gates::NONE);
+        assert_eq!((y, scratch.0.capacity()), ([1.0], 0));
     }
 }

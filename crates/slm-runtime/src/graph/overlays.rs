@@ -42,4 +42,14 @@ impl Overlays {
         let (embedding, head) = (stack.for_tensor(EMBEDDING), stack.for_tensor(HEAD));
         Overlays { embedding, layers, head }
     }
+
+    /// The most values between the two halves that stacks which read the same row have together, for one token.
+    pub(crate) fn widest(&self) -> usize {
+        let width = |stacks: &[TensorStack]| stacks.iter().map(|stack| stack.scratch_len(1)).sum();
+        let layers = self.layers.iter().flat_map(|layer| {
+            let LayerOverlays { qkv, attn_output, gate_up, ffn_down } = layer;
+            [&qkv[..], attn_output, gate_up, ffn_down].map(width)
+        });
+        layers.chain([self.head.scratch_len(1)]).max().unwrap_or(0)
+    }
 }

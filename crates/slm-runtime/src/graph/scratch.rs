@@ -121,10 +121,12 @@ impl Pool {
 }
 
 impl Scratch {
-    /// Makes room for single tokens up to `n_positions`, for `n_workers` at once, so that their passes allocate nothing.
+    /// Makes room for single tokens up to `n_positions`, for `n_workers` at once, so that their passes allocate nothing. `widest_overlay` is what
+    /// [`Overlays::widest`](super::Overlays::widest) says.
     pub(crate) fn reserve(
         &mut self,
         config: &ModelConfig,
+        widest_overlay: usize,
         kernels: Kernels,
         n_workers: usize,
         n_positions: usize,
@@ -144,6 +146,8 @@ impl Scratch {
             sized(&mut scratch.gate, config.n_ff as usize);
             sized(&mut scratch.up, config.n_ff as usize);
             sized(&mut scratch.head, config.head_dim as usize);
+            sized(&mut scratch.z.any, widest_overlay);
+            scratch.z.lone.reserve(widest_overlay);
             // A row of zeros is as long as any.
             let row = &scratch.gate[..config.n_ff as usize / 32 * 32];
             let sized = scratch.rows.quantize(kernels, row, row.len().max(32));

@@ -92,7 +92,7 @@ fn strips<const TYPE: usize>(
                     continue;
                 }
                 // Half a strip is what is left of one where a product was cut in two.
-                while y.len() >= 32 {
+                if y.len() >= 32 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(32);
                     piece::<TYPE, 4>(s, head, f, strip.bytes, strip.stride, strip.skip, z);
                     (y, strip.skip) = (tail, strip.skip + 32);

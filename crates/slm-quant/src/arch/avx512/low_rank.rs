@@ -1,4 +1,4 @@
-//! Low-rank factors: the sixteen lanes of a row are one vector; outputs have a lane each.
+//! Low-rank factors: the sixteen lanes of a row are one vector; outputs have a lane each. Those in f16 are the AVX2 tier's.
 
 use slm_format::Encoding;
 
@@ -92,7 +92,7 @@ fn strips<const TYPE: usize>(
                     continue;
                 }
                 // Half a strip is what is left of one where a product was cut in two.
-                while y.len() >= 32 {
+                if y.len() >= 32 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(32);
                     piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z);
                     (y, strip.skip) = (tail, strip.skip + 32);
