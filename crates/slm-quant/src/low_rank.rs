@@ -290,7 +290,7 @@ pub(crate) fn down(
     }
     let split = float_units(exec, all_rows, bytes / all_rows);
     if split >= all_rows {
-        // What a hand-over takes, here to nobody, is as much as a small factor does.
+        // Too little to hand over.
         for (out, matrix) in outs.into_iter().zip(matrices) {
             if let Some(matrix) = matrix {
                 tier_call!(kernels, low_rank_down(out, matrix, x));
@@ -319,10 +319,6 @@ pub(crate) fn up(
     assert_eq!(z.len(), n_tokens * b.rank, "rank of the up-projection");
     if n_tokens == 0 {
         return assert!(y.is_empty(), "outputs of the up-projection");
-    }
-    if n_tokens == 1 {
-        assert!(first + y.len() <= b.rows, "outputs of the up-projection");
-        return tier_call!(kernels, low_rank_up(y, s, b, z, first));
     }
     assert!(y.len().is_multiple_of(n_tokens), "outputs of the up-projection");
     let n = y.len() / n_tokens;

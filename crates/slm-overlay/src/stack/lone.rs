@@ -135,8 +135,8 @@ impl<'a> LoneDowns<'a> {
         }
     }
 
-    /// Before a piece of the base's product, the first one or another: makes what the thread that begins it should. Waits for nothing; may be called
-    /// any number of times, or never.
+    /// Before a piece of the base's product: makes what the thread that begins it should; `first` says that the piece is the first of all. Waits for
+    /// nothing; may be called any number of times, or never.
     ///
     /// # Panics
     /// When `x` is not as long as the stacks' rows.
@@ -148,9 +148,6 @@ impl<'a> LoneDowns<'a> {
 
     /// Makes shares until none is left that no thread has taken.
     fn take(&self, kernels: &Kernels) {
-        if self.n_parts == 0 {
-            return;
-        }
         /// Counts parts as made, also when one panics: who waits for them must not wait for ever.
         struct Made<'a>(&'a LoneDowns<'a>, u32);
         impl Drop for Made<'_> {
@@ -163,6 +160,10 @@ impl<'a> LoneDowns<'a> {
                     scratch.at(MADE).fetch_add(n, Ordering::Release);
                 }
             }
+        }
+        if self.n_parts == 0 {
+            // The scratch need not have room for a count.
+            return;
         }
         // A thread's share at once: to take costs what it takes to bring the count from another core.
         let share = self.n_parts.div_ceil(self.n_sharers as u32);
@@ -220,7 +221,7 @@ impl<'a> LoneDowns<'a> {
     }
 }
 
-/// Calls `f` with zeros on the stack, up to [`MAX_RANK`]: a few where they do, as clearing all takes as long as a small factor.
+/// Calls `f` with `n` zeros on the stack, at most [`MAX_RANK`]. Few are made where they do, so that there is less to clear.
 #[inline(always)]
 fn on_stack(n: usize, f: impl FnOnce(&mut [f32])) {
     const FEW: usize = 32;

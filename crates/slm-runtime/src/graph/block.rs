@@ -199,7 +199,7 @@ impl<'a> Block<'a> {
         if let Downs::Lone(lone) = downs
             && self.exec.n_workers() > 1
         {
-            // Made by the time the piece is. One thread makes them after its first piece: they and the up-projection are one run of addresses.
+            // A thread that is alone makes them after its first piece: they and the up-projection are one run of addresses.
             lone.begin(&self.kernels, (piece.product, piece.first_row) == (0, 0));
         }
         let stack = self.lone().map(|overlays| &stacks(overlays)[piece.product]);
