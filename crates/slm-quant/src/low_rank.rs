@@ -320,6 +320,10 @@ pub(crate) fn up(
     if n_tokens == 0 {
         return assert!(y.is_empty(), "outputs of the up-projection");
     }
+    if n_tokens == 1 {
+        assert!(first + y.len() <= b.rows, "outputs of the up-projection");
+        return tier_call!(kernels, low_rank_up(y, s, b, z, first));
+    }
     assert!(y.len().is_multiple_of(n_tokens), "outputs of the up-projection");
     let n = y.len() / n_tokens;
     assert!(first + n <= b.rows, "outputs of the up-projection");
