@@ -223,7 +223,8 @@ impl Session {
         self.passes(tokens, chunk, Wanted::All, on_logits)
     }
 
-    /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing.
+    /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing: only a session's first pass still makes
+    /// buffers of its own size.
     ///
     /// # Errors
     /// [`RequestError::ContextFull`]; `over-budget-kv`; no memory for the cache's pages.
