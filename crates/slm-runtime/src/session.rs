@@ -223,8 +223,7 @@ impl Session {
         self.passes(tokens, chunk, Wanted::All, on_logits)
     }
 
-    /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing: only a session's first pass still makes
-    /// buffers of its own size.
+    /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing, the first one included.
     ///
     /// # Errors
     /// [`RequestError::ContextFull`]; `over-budget-kv`; no memory for the cache's pages.

@@ -61,6 +61,7 @@ fn decoding_allocates_nothing() {
     }
 
     every_kind_allocates_nothing();
+    the_first_token_after_a_reservation_allocates_nothing();
 
     // Entering for every token costs the pool's queue an allocation in some dozens of tokens.
     let engine = engine(Tier::detect(), 2);
@@ -174,4 +175,22 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
     all.push(("sparse", Adapter::new(module(Delta::Sparse(sparse))).expect("sparse")));
     all.push(("alora", waiting.expect("an invocation")));
     all
+}
+
+/// On a thread that has run a token before: its own buffers are not the session's. In some of a few sessions: the threads of a pool that was dropped
+/// just now may still be ending.
+fn the_first_token_after_a_reservation_allocates_nothing() {
+    for stack in [&[][..], &[("kjv", 0.7), ("python", 0.3)]] {
+        let engine = engine(Tier::detect(), 1);
+        let composition = composition(&tiny(), stack);
+        let mut logits = Vec::with_capacity(composition.base().config().vocab_size as usize);
+        let made = [(); LOOKS].map(|()| {
+            let (profile, engine) = (ExecutionProfile::DEFAULT, engine.clone());
+            let mut session =
+                Session::new(composition.clone(), profile, engine).expect("a session");
+            session.reserve(1).expect("room");
+            allocations(|| session.advance_into(&mut logits, &[1], 1).expect("a token"))
+        });
+        assert!(made.contains(&0), "{stack:?}: {made:?}");
+    }
 }

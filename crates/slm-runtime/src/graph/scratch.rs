@@ -131,6 +131,8 @@ impl Scratch {
         n_workers: usize,
         n_positions: usize,
     ) {
+        self.prepare(config, 1);
+        sized(&mut self.logits, config.vocab_size as usize);
         let n_heads = config.n_heads as usize;
         let q_width = n_heads * config.head_dim as usize;
         let scores = scores_len(Blocks::new(1), n_heads, n_positions);
