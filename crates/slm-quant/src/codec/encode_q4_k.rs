@@ -13,7 +13,7 @@ pub(super) fn q4_k(x: &[f32], out: &mut Vec<u8>) {
     for (fit, x) in fits.iter_mut().zip(blocks) {
         *fit = fit_scale_min(x);
     }
-    let top = |of: fn(&Fit) -> f32| fits.iter().map(of).fold(0.0, f32::max);
+    let top = |of: fn(&Fit) -> f32| fits.iter().map(of).fold(0.0, larger);
     let (d, dmin) = (rounded(top(|f| f.scale) / 63.0), rounded(top(|f| f.min) / 63.0));
     let mut scales = [ScaleMin { sc: 0, mn: 0 }; 8];
     let mut codes = [[0u8; BLOCK]; 8];
@@ -26,6 +26,11 @@ pub(super) fn q4_k(x: &[f32], out: &mut Vec<u8>) {
     for [low, high] in codes.as_chunks::<2>().0 {
         out.extend((0..BLOCK).map(|l| low[l] | high[l] << 4));
     }
+}
+
+/// The larger one, of zeros the first: `f32::max` may give either, and the sign of a zero is among the bytes that are stored.
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
 /// Rounded to f16 first, so that codes are fitted to the scale that is stored.
@@ -66,8 +71,8 @@ struct Group {
 
 /// The best of a sweep of starting scales, each followed by the least-squares line through its codes.
 fn fit_scale_min(x: &[f32; BLOCK]) -> Fit {
-    let low = x.iter().copied().fold(0.0, f32::min);
-    let high = x.iter().copied().fold(f32::MIN, f32::max);
+    let low = -x.iter().map(|x| -x).fold(0.0, larger);
+    let high = x.iter().copied().fold(f32::MIN, larger);
     if high <= low {
         return Fit { scale: 0.0, min: -low };
     }
