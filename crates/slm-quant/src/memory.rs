@@ -99,7 +99,7 @@ impl core::ops::DerefMut for AlignedBytes {
 /// ```
 pub fn last_cache_bytes() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
-    return crate::arch::x86_cache::last_cache_bytes();
+    return crate::arch::x86_cpu::last_cache_bytes();
     #[cfg(not(target_arch = "x86_64"))]
     None
 }

@@ -31,6 +31,11 @@ impl TensorStack {
         self.terms.is_empty()
     }
 
+    /// Asks for what a token reads of the stack besides factors. Changes nothing but time.
+    pub fn ask(&self, kernels: &Kernels) {
+        kernels.prefetch(&self.terms);
+    }
+
     /// Whether the stack multiplies what the tensor is multiplied with, so that base and adapters below must read other rows.
     pub fn scales_input(&self) -> bool {
         self.scales_input

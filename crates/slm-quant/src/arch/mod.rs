@@ -9,7 +9,7 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod x86_cache;
+pub(crate) mod x86_cpu;
 
 #[cfg(any(
     all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"),

@@ -58,6 +58,7 @@ impl<'a> Block<'a> {
         let matrices = [layer.attn_q, layer.attn_k, layer.attn_v];
         let outs = [&mut *q, &mut *k, v];
         let stacks: Pick<3> = |overlays| &overlays.qkv;
+        self.ask_for(self.lone().into_iter().flat_map(|lone| &lone.attn_output));
         self.project(outs, matrices, stacks, h, &mut s.rows, &mut s.z)?;
         for (x, norm) in [(&mut *q, &layer.attn_q_norm), (&mut *k, &layer.attn_k_norm)] {
             if let Some(norm) = norm {
@@ -83,6 +84,8 @@ impl<'a> Block<'a> {
         by_token(attended, heads, config.n_heads as usize, config.head_dim as usize);
         let y = sized(&mut s.y, x.len());
         let stacks: Pick<1> = |overlays| &overlays.attn_output;
+        let lone = self.lone().into_iter();
+        self.ask_for(lone.flat_map(|lone| lone.gate_up.iter().chain(&lone.ffn_down)));
         self.project([y], [layer.attn_output], stacks, attended, &mut s.rows, &mut s.z)?;
         let h = sized(&mut s.h, x.len());
         let y = sized(&mut s.y, x.len());
@@ -117,6 +120,8 @@ impl<'a> Block<'a> {
         }
 
         let stacks: Pick<1> = |overlays| &overlays.ffn_down;
+        let next_layer = |_| self.lanes[0].overlays.layers.get(self.n + 1);
+        self.ask_for(self.lone().and_then(next_layer).into_iter().flat_map(|next| &next.qkv));
         self.project([&mut *y], [layer.ffn_down], stacks, gate, &mut s.rows, &mut s.z)?;
         self.add_to_residual(x, y, layer.post_ffw_norm.as_deref(), h);
         Ok(())
@@ -204,6 +209,11 @@ impl<'a> Block<'a> {
         }
         let stack = self.lone().map(|overlays| &stacks(overlays)[piece.product]);
         stack.map_or(&[], |stack| stack.up_begins(piece.first_row))
+    }
+
+    /// Asks for the records of stacks that a lone token comes to after the next product, which takes the time to bring them.
+    fn ask_for<'s>(&self, stacks: impl Iterator<Item = &'s TensorStack>) {
+        stacks.for_each(|stack| stack.ask(&self.kernels));
     }
 
     /// Asks for what a lone token's down-projections read first.

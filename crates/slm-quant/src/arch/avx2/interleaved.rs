@@ -6,7 +6,7 @@ use super::group::Form;
 use super::source::{Passing, Source};
 use super::strips::{self, Strip, Weights};
 use super::{Avx2, F, I, chunk, unrolled};
-use crate::arch::scalar;
+use crate::arch::{scalar, x86_cpu};
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
 use crate::rows::{BLOCK, BlockSums, Tile, tile_rows};
@@ -35,8 +35,10 @@ pub(crate) fn int8_interleaved(
 
 fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: &QuantizedRows) {
     let first = part.first_row / STRIP_ROWS;
+    let lone = xq.n_rows() == 1 && w.is_read_once();
     // A super-block's bytes are loaded for each of its blocks, and such loads are not merged: that costs more than it gains.
-    let read_once = K::BLOCKS == 1 && xq.n_rows() == 1 && w.is_read_once();
+    let read_once = lone && K::BLOCKS == 1;
+    let ask = lone && x86_cpu::runs_are_asked_for();
     for i in 0..part.n_rows / STRIP_ROWS {
         let strip = w.strip_bytes(first + i, 1);
         let passing = if read_once { Passing::of(strip) } else { None };
@@ -50,16 +52,16 @@ fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: 
             match n {
                 8 => {
                     // As many sums as there are registers: four tokens at a time.
-                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0);
-                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 4);
+                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0, false);
+                    tile::<K, 8, 4, _>(s, out, part.stride, strip, &xq.tile(from), 4, false);
                 }
-                4 => tile::<K, 4, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0),
-                2 => tile::<K, 2, 2, _>(s, out, part.stride, strip, &xq.tile(from), 0),
+                4 => tile::<K, 4, 4, _>(s, out, part.stride, strip, &xq.tile(from), 0, false),
+                2 => tile::<K, 2, 2, _>(s, out, part.stride, strip, &xq.tile(from), 0, false),
                 _ => match passing {
                     Some(strip) => {
-                        tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0)
+                        tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0, ask)
                     }
-                    None => tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0),
+                    None => tile::<K, 1, 1, _>(s, out, part.stride, strip, &xq.tile(from), 0, ask),
                 },
             }
             token += n;
@@ -67,7 +69,7 @@ fn product<K: Strip>(s: Avx2, out: &mut [f32], w: &QMatrix, part: Part<'_>, xq: 
     }
 }
 
-/// A strip with `N` of a tile's `T` tokens, from `first` on.
+/// A strip with `N` of a tile's `T` tokens, from `first` on; a lone one's with `ask` asks for weights.
 fn tile<K: Strip, const T: usize, const N: usize, U: Source>(
     s: Avx2,
     out: &mut [f32],
@@ -75,6 +77,7 @@ fn tile<K: Strip, const T: usize, const N: usize, U: Source>(
     strip: &[U],
     x: &Tile<T>,
     first: usize,
+    ask: bool,
 ) {
     s.run(
         #[inline(always)]
@@ -85,6 +88,9 @@ fn tile<K: Strip, const T: usize, const N: usize, U: Source>(
             let mut low = [s.set1(0.0); N];
             let mut high = low;
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
+                if T == 1 && ask {
+                    s.prefetch_passing_after(unit, x86_cpu::WEIGHTS_AHEAD);
+                }
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let codes: &[[i8; BLOCK]; N] = first_of(&codes[B], first);
                     let sums: &[BlockSums; N] = first_of(&sums[B], first);

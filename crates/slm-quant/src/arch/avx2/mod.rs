@@ -26,6 +26,7 @@ pub(super) use decode::decode_piece;
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
 pub(crate) use interleaved::int8_interleaved;
+pub(super) use low_rank::passes;
 pub(crate) use low_rank::{low_rank_down, low_rank_up};
 pub(crate) use plain::float_strip;
 pub(crate) use product::int8_strip;
@@ -74,14 +75,24 @@ impl Avx2 {
     }
 
     /// Asks for as many cache lines as `values` are in, `distance` bytes further on, whatever is there.
-    #[expect(unsafe_code, reason = "pulp has no prefetch")]
     #[inline(always)]
     pub(crate) fn prefetch_after<T>(self, values: &[T], distance: usize) {
-        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        self.ask::<T, { core::arch::x86_64::_MM_HINT_T1 }>(values, distance);
+    }
+
+    /// [`Avx2::prefetch_after`] of what need not be in a cache once it is used.
+    #[inline(always)]
+    pub(crate) fn prefetch_passing_after<T>(self, values: &[T], distance: usize) {
+        self.ask::<T, { core::arch::x86_64::_MM_HINT_NTA }>(values, distance);
+    }
+
+    #[expect(unsafe_code, reason = "pulp has no prefetch")]
+    #[inline(always)]
+    fn ask<T, const HINT: i32>(self, values: &[T], distance: usize) {
         let first = values.as_ptr().cast::<i8>().wrapping_add(distance);
         for at in (0..size_of_val(values)).step_by(64) {
             // SAFETY: a prefetch is a hint that never faults, and the token proves SSE.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) }
+            unsafe { core::arch::x86_64::_mm_prefetch::<HINT>(first.wrapping_add(at)) }
         }
     }
 

@@ -6,7 +6,7 @@ use super::source::{Passing, Source};
 use super::strips::{self, Form, Strip, Weights};
 use super::{Avx512, F, I, chunk};
 use crate::arch::avx2::unrolled;
-use crate::arch::scalar;
+use crate::arch::{scalar, x86_cpu};
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
 use crate::rows::{BLOCK, BlockSums, Tile, tile_rows};
@@ -67,8 +67,10 @@ fn product<K: Strip, const FUSED: bool>(
 ) {
     let first = part.first_row / STRIP_ROWS;
     let n_strips = part.n_rows / STRIP_ROWS;
+    let lone = xq.n_rows() == 1 && w.is_read_once();
     // A super-block's bytes are loaded for each of its blocks, and such loads are not merged: that costs more than it gains.
-    let read_once = K::BLOCKS == 1 && xq.n_rows() == 1 && w.is_read_once();
+    let read_once = lone && K::BLOCKS == 1;
+    let ask = lone && x86_cpu::runs_are_asked_for();
     let mut ahead = AheadOf::new(part.ahead, n_strips, w.cols() / (BLOCK * K::BLOCKS));
     for i in 0..n_strips {
         let strip = w.strip_bytes(first + i, 1);
@@ -79,7 +81,7 @@ fn product<K: Strip, const FUSED: bool>(
         // All tokens before the next strip: this one stays in the first cache.
         let mut token = 0;
         while token < part.n_tokens {
-            let out = &mut out[token * part.stride..];
+            let (out, stride) = (&mut out[token * part.stride..], part.stride);
             let from = part.first_token + token;
             let left = part.n_tokens - token;
             // The first tokens ask for the next strip: those after them hit the first cache alone, and the processor loses the stream.
@@ -88,7 +90,7 @@ fn product<K: Strip, const FUSED: bool>(
                 double::<K, FUSED>(
                     s,
                     out,
-                    part.stride,
+                    stride,
                     strip,
                     [&xq.tile(from), &xq.tile(from + 8)],
                     next,
@@ -98,16 +100,12 @@ fn product<K: Strip, const FUSED: bool>(
             }
             let n = tile_rows(left);
             match n {
-                8 => tile::<K, 8, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), next),
-                4 => tile::<K, 4, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), &[]),
-                2 => tile::<K, 2, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), &[]),
-                _ => match passing {
-                    Some(strip) => {
-                        tile::<K, 1, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), near)
-                    }
-                    None => {
-                        tile::<K, 1, FUSED, _>(s, out, part.stride, strip, &xq.tile(from), near)
-                    }
+                8 => tile::<K, 8, FUSED, _>(s, out, stride, strip, &xq.tile(from), next, false),
+                4 => tile::<K, 4, FUSED, _>(s, out, stride, strip, &xq.tile(from), &[], false),
+                2 => tile::<K, 2, FUSED, _>(s, out, stride, strip, &xq.tile(from), &[], false),
+                _ => match (passing, &xq.tile(from)) {
+                    (Some(strip), x) => tile::<K, 1, FUSED, _>(s, out, stride, strip, x, near, ask),
+                    (None, x) => tile::<K, 1, FUSED, _>(s, out, stride, strip, x, near, ask),
                 },
             }
             token += n;
@@ -147,7 +145,7 @@ impl<'a> AheadOf<'a> {
     }
 }
 
-/// A strip with `T` tokens. Each unit asks for a line of `near`, of many tokens for a unit of it.
+/// A strip with `T` tokens. Each unit asks for a line of `near`, of many tokens for a unit of it; of a lone one with `ask` also for weights.
 fn tile<K: Strip, const T: usize, const FUSED: bool, U: Source>(
     s: Avx512,
     out: &mut [f32],
@@ -155,6 +153,7 @@ fn tile<K: Strip, const T: usize, const FUSED: bool, U: Source>(
     strip: &[U],
     x: &Tile<T>,
     near: &[u8],
+    ask: bool,
 ) {
     s.run(
         #[inline(always)]
@@ -165,6 +164,10 @@ fn tile<K: Strip, const T: usize, const FUSED: bool, U: Source>(
             let mut near = near.chunks(if T == 1 { LINE } else { STRIP_ROWS * K::UNIT });
             let mut acc = [s.set1(0.0); T];
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
+                if T == 1 && ask {
+                    // Past the strip's end as well: the next one lies there, and behind the last the next matrix.
+                    s.avx2().prefetch_passing_after(unit, x86_cpu::WEIGHTS_AHEAD);
+                }
                 if (T == 1 || T == 8)
                     && let Some(near) = near.next()
                 {

@@ -1,11 +1,13 @@
-//! Low-rank factors: the sixteen lanes of a row are one vector; outputs have a lane each. Those in f16 are the AVX2 tier's.
+//! Low-rank factors: the sixteen lanes of a row are one vector; outputs have a lane each. Where f16 is widened faster in halves of that, those are the
+//! AVX2 tier's.
 
 use slm_format::Encoding;
 
 use super::plain::widen16;
 use super::{Avx512, F, chunk};
-use crate::arch::{avx2, scalar};
-use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix, ask_distance};
+use crate::arch::avx2::passes;
+use crate::arch::{avx2, scalar, x86_cpu};
+use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix};
 
 /// As [`scalar::low_rank_down`].
 pub(crate) fn low_rank_down(s: Avx512, z: &mut [f32], a: &DownMatrix<'_>, x: &[f32]) {
@@ -14,23 +16,24 @@ pub(crate) fn low_rank_down(s: Avx512, z: &mut [f32], a: &DownMatrix<'_>, x: &[f
     }
     match a.encoding() {
         Encoding::F32 => groups::<0>(s, z, a.data(), x),
-        // Eight at a time are widened faster than sixteen.
-        Encoding::F16 => avx2::low_rank_down(s.avx2(), z, a, x),
+        Encoding::F16 if x86_cpu::widens_in_halves() => avx2::low_rank_down(s.avx2(), z, a, x),
+        Encoding::F16 => groups::<1>(s, z, a.data(), x),
         _ => groups::<2>(s, z, a.data(), x),
     }
 }
 
 fn groups<const TYPE: usize>(s: Avx512, z: &mut [f32], a: &[u8], x: &[f32]) {
+    let passing = passes::<TYPE>();
     s.run(
         #[inline(always)]
         move || {
             let len = GROUP_ROWS * x.len() * if TYPE == 0 { 4 } else { 2 };
             for (z, a) in z.chunks_mut(GROUP_ROWS).zip(a.chunks(len)) {
                 match z.len() {
-                    1 => group::<TYPE, 1>(s, z, a, x),
-                    2 => group::<TYPE, 2>(s, z, a, x),
-                    3 => group::<TYPE, 3>(s, z, a, x),
-                    _ => group::<TYPE, 4>(s, z, a, x),
+                    1 => group::<TYPE, 1>(s, z, a, x, passing),
+                    2 => group::<TYPE, 2>(s, z, a, x, passing),
+                    3 => group::<TYPE, 3>(s, z, a, x, passing),
+                    _ => group::<TYPE, 4>(s, z, a, x, passing),
                 }
             }
         },
@@ -39,12 +42,18 @@ fn groups<const TYPE: usize>(s: Avx512, z: &mut [f32], a: &[u8], x: &[f32]) {
 
 /// `R` rows.
 #[inline(always)]
-fn group<const TYPE: usize, const R: usize>(s: Avx512, z: &mut [f32], a: &[u8], x: &[f32]) {
+fn group<const TYPE: usize, const R: usize>(
+    s: Avx512,
+    z: &mut [f32],
+    a: &[u8],
+    x: &[f32],
+    passing: bool,
+) {
     let unit = if TYPE == 0 { 4 } else { 2 };
     let mut lanes = [s.set1(0.0); R];
     for (a, x) in a.chunks_exact(R * GROUP_COLS * unit).zip(x.as_chunks::<GROUP_COLS>().0) {
         let x: F = pulp::cast(*x);
-        s.avx2().prefetch_after(a, ask_distance(unit));
+        s.avx2().ask_for_factor(a, unit, passing);
         for n in 0..R {
             let a = widen16::<TYPE>(s, a, GROUP_COLS * n * unit);
             lanes[n] = s.add(lanes[n], s.mul(a, x));
@@ -66,8 +75,10 @@ pub(crate) fn low_rank_up(
 ) {
     match b.encoding() {
         Encoding::F32 => strips::<0>(s, y, f, b, z, first),
-        // Eight at a time are widened faster than sixteen.
-        Encoding::F16 => avx2::low_rank_up(s.avx2(), y, f, b, z, first),
+        Encoding::F16 if x86_cpu::widens_in_halves() => {
+            avx2::low_rank_up(s.avx2(), y, f, b, z, first);
+        }
+        Encoding::F16 => strips::<1>(s, y, f, b, z, first),
         _ => strips::<2>(s, y, f, b, z, first),
     }
 }
@@ -80,6 +91,7 @@ fn strips<const TYPE: usize>(
     z: &[f32],
     first: usize,
 ) {
+    let passing = passes::<TYPE>();
     s.run(
         #[inline(always)]
         || {
@@ -88,18 +100,18 @@ fn strips<const TYPE: usize>(
                 let (mut y, later) = rest.split_at_mut(strip.n_rows);
                 rest = later;
                 if y.len() == UP_ROWS {
-                    piece::<TYPE, 4>(s, y, f, strip.bytes, UP_ROWS, 0, z);
+                    piece::<TYPE, 4>(s, y, f, strip.bytes, UP_ROWS, 0, z, passing);
                     continue;
                 }
                 // Half a strip is what is left of one where a product was cut in two.
                 if y.len() >= 32 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(32);
-                    piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z);
+                    piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z, passing);
                     (y, strip.skip) = (tail, strip.skip + 32);
                 }
                 while y.len() >= 16 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(16);
-                    piece::<TYPE, 1>(s, head, f, strip.bytes, strip.stride, strip.skip, z);
+                    piece::<TYPE, 1>(s, head, f, strip.bytes, strip.stride, strip.skip, z, passing);
                     (y, strip.skip) = (tail, strip.skip + 16);
                 }
                 scalar::low_rank_strip(y, f, b.encoding(), strip, z);
@@ -118,13 +130,14 @@ fn piece<const TYPE: usize, const V: usize>(
     stride: usize,
     skip: usize,
     z: &[f32],
+    passing: bool,
 ) {
     let unit = if TYPE == 0 { 4 } else { 2 };
     let mut u = [s.set1(0.0); V];
     for (column, &z) in strip.chunks(stride * unit).zip(z) {
         let column = &column[skip * unit..][..16 * V * unit];
         let z = s.set1(z);
-        s.avx2().prefetch_after(column, ask_distance(unit));
+        s.avx2().ask_for_factor(column, unit, passing);
         for v in 0..V {
             u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, column, 16 * v * unit)));
         }
@@ -134,5 +147,46 @@ fn piece<const TYPE: usize, const V: usize>(
         let before: F = pulp::cast(chunk::<f32, 16>(y, 16 * v));
         let after: [f32; 16] = pulp::cast(s.add(before, s.mul(f, u[v])));
         y[16 * v..][..16].copy_from_slice(&after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f16_in_whole_vectors_and_in_halves_has_the_scalar_bits() {
+        let Some(s) = Avx512::try_new() else {
+            // The features are the machine's; every other tier is compared elsewhere.
+            return;
+        };
+        // All bits that are finite numbers, subnormal ones too.
+        let halves = |n: usize| -> Vec<u8> {
+            let bits = (0..n as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 16) as u16);
+            bits.flat_map(|bits| (bits & !(1 << 14)).to_le_bytes()).collect()
+        };
+        let floats = |n: usize| -> Vec<f32> { (0..n).map(|n| (n as f32 * 0.7).sin()).collect() };
+        let bits = |values: &[f32]| -> Vec<u32> { values.iter().map(|v| v.to_bits()).collect() };
+        for (rank, n) in [(1, 16), (3, 96), (8, 112), (16, 592)] {
+            let (bytes, x) = (halves(rank * n), floats(n));
+            let a = DownMatrix::new(Encoding::F16, rank, n, &bytes).unwrap();
+            let mut made = [(); 3].map(|()| vec![0.0; rank]);
+            scalar::low_rank_down(&mut made[0], &a, &x);
+            groups::<1>(s, &mut made[1], a.data(), &x);
+            avx2::low_rank_down(s.avx2(), &mut made[2], &a, &x);
+            assert_eq!(bits(&made[1]), bits(&made[0]), "A, {rank} x {n}");
+            assert_eq!(bits(&made[2]), bits(&made[0]), "A, {rank} x {n}");
+
+            let b = UpMatrix::new(Encoding::F16, n, rank, &bytes).unwrap();
+            for first in [0, n / 2] {
+                let (z, y) = (floats(rank), floats(n - first));
+                let mut made = [(); 3].map(|()| y.clone());
+                scalar::low_rank_up(&mut made[0], 0.7, &b, &z, first);
+                strips::<1>(s, &mut made[1], 0.7, &b, &z, first);
+                avx2::low_rank_up(s.avx2(), &mut made[2], 0.7, &b, &z, first);
+                assert_eq!(bits(&made[1]), bits(&made[0]), "B, {n} x {rank} from {first}");
+                assert_eq!(bits(&made[2]), bits(&made[0]), "B, {n} x {rank} from {first}");
+            }
+        }
     }
 }
