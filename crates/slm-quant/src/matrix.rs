@@ -91,7 +91,7 @@ impl<'a> QMatrix<'a> {
     /// often then stays in the caches. Changes no result: a promise that is not kept costs time alone.
     ///
     /// Heeded by the int8 product of a lone token with strips of Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 that stand at a multiple of 32 bytes, on x86;
-    /// others read as ever.
+    /// others read as ever. On AMD's Zen 5 and later that product, of any integer-coded strips, also asks for the weights 8 KiB ahead of its loads.
     ///
     /// ```
     /// use slm_format::Encoding;
