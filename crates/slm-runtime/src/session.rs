@@ -226,7 +226,7 @@ impl Session {
     /// Makes room for `n_tokens` more positions now, so that taking them one by one allocates nothing, the first one included.
     ///
     /// # Errors
-    /// [`RequestError::ContextFull`]; `over-budget-kv`; no memory for the cache's pages.
+    /// [`RequestError::ContextFull`]; `over-budget-kv` and `over-budget-scratch`; no memory for the cache's pages.
     pub fn reserve(&mut self, n_tokens: usize) -> Result<(), RuntimeError> {
         let needed = u64::from(self.cache.len()) + n_tokens as u64;
         self.check_room(needed)?;

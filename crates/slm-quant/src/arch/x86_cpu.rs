@@ -12,12 +12,14 @@ const ZEN_4: u32 = 25;
 const ZEN_5: u32 = 26;
 
 /// Whether a run of addresses in memory is read faster when its lines are asked for one by one. So it is on Zen 5; Zen 4 follows a run by itself, and
-/// such requests held it up (`docs/performance.md`). Others were not measured and are left alone.
+/// such requests held it up (`docs/performance.md`). Later families of AMD's are taken to be like
+/// Zen 5; other makers' were not measured and are left alone.
 pub(super) fn runs_are_asked_for() -> bool {
     amd_family().is_some_and(|family| family >= ZEN_5)
 }
 
-/// Whether f16 is widened faster eight at a time than sixteen: Zen 4 computes vectors of 512 bits in halves.
+/// Whether f16 is widened faster eight at a time than sixteen: Zen 4 computes vectors of 512 bits in halves. Only Zen 4 and Zen 5
+/// were measured.
 pub(super) fn widens_in_halves() -> bool {
     amd_family() == Some(ZEN_4)
 }

@@ -160,7 +160,7 @@ mod tests {
             // The features are the machine's; every other tier is compared elsewhere.
             return;
         };
-        // All bits that are finite numbers, subnormal ones too.
+        // Numbers below 2, subnormal ones too.
         let halves = |n: usize| -> Vec<u8> {
             let bits = (0..n as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 16) as u16);
             bits.flat_map(|bits| (bits & !(1 << 14)).to_le_bytes()).collect()
