@@ -14,8 +14,14 @@ fn main() {
     println!(
         "encoding  tokens  MB   contract GB/s  fused GB/s  time contract/fused  greatest difference"
     );
-    let encodings =
-        [Encoding::Q4_0, Encoding::Q4_1, Encoding::Q5_0, Encoding::Q8_0, Encoding::Q4_K];
+    let encodings = [
+        Encoding::Q4_0,
+        Encoding::Q4_1,
+        Encoding::Q5_0,
+        Encoding::Q8_0,
+        Encoding::Q4_K,
+        Encoding::Q6_K,
+    ];
     for encoding in encodings {
         for (n_tokens, megabytes) in [(1, 2), (1, 96), (8, 2), (32, 2)] {
             let Some(row_bytes) = encoding.row_bytes(cols) else { continue };

@@ -30,11 +30,56 @@ pub struct QuantizedRows {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BlockSums {
     pub(crate) d: f32,
-    /// `d * f32(xsum)`.
+    /// `d * xsum`.
     pub(crate) sx: f32,
-    pub(crate) xsum: i32,
-    /// The sum of the first sixteen codes.
-    pub(crate) half: i32,
+    /// The sum of the codes, which f32 holds exactly.
+    pub(crate) xsum: f32,
+    less_8: i32,
+    less_16: i32,
+    less_128: i32,
+    /// Minus 32 times the sum of the codes of each half.
+    pub(crate) less_32: [i32; 2],
+}
+
+impl BlockSums {
+    /// Of a block of zeros.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const NONE: BlockSums = BlockSums {
+        d: 0.0,
+        sx: 0.0,
+        xsum: 0.0,
+        less_8: 0,
+        less_16: 0,
+        less_128: 0,
+        less_32: [0; 2],
+    };
+
+    /// `half` is the sum of the first sixteen codes.
+    fn new(d: f32, xsum: i32, half: i32) -> BlockSums {
+        let sum = xsum as f32;
+        BlockSums {
+            d,
+            sx: d * sum,
+            xsum: sum,
+            less_8: -8 * xsum,
+            less_16: -16 * xsum,
+            less_128: -128 * xsum,
+            less_32: [-32 * half, -32 * (xsum - half)],
+        }
+    }
+
+    /// Where the sum of products begins whose weights' codes are `offset` too great: minus so many times the sum of the activations' codes.
+    #[inline(always)]
+    pub(crate) fn less(&self, offset: i32) -> i32 {
+        match offset {
+            0 => 0,
+            8 => self.less_8,
+            16 => self.less_16,
+            32 => self.less_32[0] + self.less_32[1],
+            128 => self.less_128,
+            _ => unreachable!("BUG: no type has the offset {offset}"),
+        }
+    }
 }
 
 /// The rows of the next tile where `n` are left: 8, 4, 2 or 1. Interleaved kernels read tiles counted so from row 0.
@@ -121,7 +166,7 @@ impl QuantizedRows {
                 for (to, (&d, (&xsum, &half))) in
                     sums.zip(d.iter().zip(xsum.iter().zip(&self.half[at..])))
                 {
-                    *to = BlockSums { d, sx: d * xsum as f32, xsum, half };
+                    *to = BlockSums::new(d, xsum, half);
                 }
             }
             first += tile;

@@ -5,7 +5,7 @@ use slm_format::Encoding;
 use super::group::Form;
 use super::source::{Passing, Source};
 use super::strips::{self, Strip, Weights};
-use super::{Avx2, F, I, chunk, unrolled};
+use super::{Avx2, F, I, chunk, first_of, unrolled};
 use crate::arch::{scalar, x86_cpu};
 use crate::layout::STRIP_ROWS;
 use crate::matmul::Part;
@@ -112,34 +112,17 @@ fn tile<K: Strip, const T: usize, const N: usize, U: Source>(
     );
 }
 
-#[inline(always)]
-fn first_of<A, const N: usize>(all: &[A], first: usize) -> &[A; N] {
-    all[first..].first_chunk().expect("BUG: the tokens of a tile")
-}
-
 /// The terms of one block of eight rows, by the contract's formula.
 #[inline(always)]
 fn term<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> F {
     let i32s = |x| s.avx._mm256_set1_epi32(x);
     let add = |a, b| s.avx2._mm256_add_epi32(a, b);
     let mul = |a, b| s.avx2._mm256_mullo_epi32(a, b);
-    // Takes OFFSET times the sum of the activations.
-    let centred = |x, sum: i32| {
-        let sum = i32s(sum);
-        let sum = match K::OFFSET {
-            0 => return x,
-            8 => s.avx2._mm256_slli_epi32::<3>(sum),
-            16 => s.avx2._mm256_slli_epi32::<4>(sum),
-            _ => s.avx2._mm256_slli_epi32::<5>(sum),
-        };
-        s.avx2._mm256_sub_epi32(x, sum)
-    };
     let total = if K::HALVES {
-        let low = mul(centred(dot::<K>(s, w, q, 0, 4), sums.half), w.sc[0]);
-        let high = centred(dot::<K>(s, w, q, 4, 8), sums.xsum - sums.half);
-        add(low, mul(high, w.sc[1]))
+        let low = mul(dot::<K>(s, i32s(sums.less_32[0]), w, q, 0, 4), w.sc[0]);
+        add(low, mul(dot::<K>(s, i32s(sums.less_32[1]), w, q, 4, 8), w.sc[1]))
     } else {
-        let total = centred(dot::<K>(s, w, q, 0, 8), sums.xsum);
+        let total = dot::<K>(s, i32s(sums.less(K::OFFSET)), w, q, 0, 8);
         if K::SCALED { mul(total, w.sc[0]) } else { total }
     };
     let dx = s.set1(sums.d);
@@ -148,17 +131,17 @@ fn term<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> F 
         Form::Scale => scaled,
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.set1(sums.sx))),
         Form::ScaleMinK => {
-            let minima = s.to_f32(mul(w.mn, i32s(sums.xsum)));
+            // Exact as the product of the integers is: below 2^18. Where that is 0, this may be -0, which no sum that begins with 0 shows.
+            let minima = s.mul(w.mn, s.set1(sums.xsum));
             s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
         }
     }
 }
 
-/// The products of the quads `from .. to`, summed in i16 as far as they fit, then in i32.
+/// `total` and the products of the quads `from .. to`, summed in i16 as far as they fit, then in i32.
 #[inline(always)]
-fn dot<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], from: usize, to: usize) -> I {
+fn dot<K: Strip>(s: Avx2, mut total: I, w: &Weights, q: &[i8; BLOCK], from: usize, to: usize) -> I {
     let (zero, ones) = (s.bytes1(0), s.avx._mm256_set1_epi16(1));
-    let mut total = zero;
     let mut narrow = zero;
     for k in from..to {
         let quad = i32::from_le_bytes(chunk::<i8, 4>(q, 4 * k).map(|q| q as u8));

@@ -221,3 +221,9 @@ pub(super) use unrolled;
 pub(super) fn chunk<T: Copy, const N: usize>(x: &[T], at: usize) -> [T; N] {
     *x[at..].first_chunk::<N>().expect("BUG: a chunk past the end")
 }
+
+/// `N` elements from `first` on.
+#[inline(always)]
+pub(super) fn first_of<A, const N: usize>(all: &[A], first: usize) -> &[A; N] {
+    all[first..].first_chunk().expect("BUG: the tokens of a tile")
+}

@@ -14,8 +14,8 @@ pub(super) struct Weights {
     pub(super) m: F,
     /// i32 scales of the two halves.
     pub(super) sc: [I; 2],
-    /// i32 minima of the block.
-    pub(super) mn: I,
+    /// Minima of the block, integers.
+    pub(super) mn: F,
 }
 
 /// One interleaved type.
@@ -188,7 +188,7 @@ impl Strip for Q6K {
 #[inline(always)]
 fn plain(s: Avx2) -> Weights {
     let (zero, f) = (s.bytes1(0), s.set1(0.0));
-    Weights { w: [zero; 8], d: f, m: f, sc: [zero; 2], mn: zero }
+    Weights { w: [zero; 8], d: f, m: f, sc: [zero; 2], mn: f }
 }
 
 /// The pieces of 4 bytes of eight rows, of those of sixteen rows from `at`.
@@ -256,14 +256,14 @@ fn k4<const B: usize, U: Source>(s: Avx2, unit: &[U], h: usize) -> Weights {
     let shift = |x, by: usize| s.avx2._mm256_srlv_epi32(x, ones(by as i32));
     if B < 4 {
         w.sc = [s.and(shift(a, 8 * B), ones(63)); 2];
-        w.mn = s.and(shift(b, 8 * B), ones(63));
+        w.mn = s.to_f32(s.and(shift(b, 8 * B), ones(63)));
     } else {
         let at = 8 * (B - 4);
         let c = quads(s, unit, 192, h);
         let join = |low, high| s.or(s.and(low, ones(15)), s.and(high, ones(0x30)));
         // Two bits from bit at+6 on go to bit 4.
         w.sc = [join(shift(c, at), shift(a, at + 2)); 2];
-        w.mn = join(shift(c, at + 4), shift(b, at + 2));
+        w.mn = s.to_f32(join(shift(c, at + 4), shift(b, at + 2)));
     }
     w.d = f16s(s, unit, 0, h);
     w.m = f16s(s, unit, 32, h);

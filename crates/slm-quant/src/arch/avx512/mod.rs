@@ -9,13 +9,14 @@ mod low_rank;
 mod plain;
 mod source;
 mod strips;
+mod terms;
 mod tiles;
 
 use core::arch::x86_64::{__m512, __m512i};
 
 use slm_format::Encoding;
 
-use super::avx2::{self, Avx2, Run, chunk};
+use super::avx2::{self, Avx2, Run, chunk, first_of};
 use crate::matmul::Part;
 use crate::{QMatrix, QuantizedRows};
 

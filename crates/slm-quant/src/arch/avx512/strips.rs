@@ -21,8 +21,8 @@ pub(super) struct Weights {
     pub(super) m: F,
     /// i32 scales of the two halves.
     pub(super) sc: [I; 2],
-    /// i32 minima of the block.
-    pub(super) mn: I,
+    /// Minima of the block, integers.
+    pub(super) mn: F,
 }
 
 /// One interleaved type.
@@ -34,8 +34,8 @@ pub(super) trait Strip {
     const SCALED: bool = false;
     /// ... and they differ between the halves of a block.
     const HALVES: bool = false;
-    /// Unpacking costs so much that sixteen tokens at a time pay, although the registers hardly hold them.
-    const DOUBLE: bool = false;
+    /// Unpacking takes so many registers that none are left to end a block's terms during the next.
+    const HEAVY: bool = false;
     /// Bytes of a row's block or super-block.
     const UNIT: usize;
     /// Blocks of 32 in it: 1 or 8.
@@ -76,7 +76,7 @@ impl Strip for Q4_1 {
 }
 
 impl Strip for Q5_0 {
-    const DOUBLE: bool = true;
+    const HEAVY: bool = true;
     const OFFSET: i32 = 16;
     const UNIT: usize = 22;
 
@@ -88,7 +88,7 @@ impl Strip for Q5_0 {
 }
 
 impl Strip for Q5_1 {
-    const DOUBLE: bool = true;
+    const HEAVY: bool = true;
     const FORM: Form = Form::ScaleMin;
     const UNIT: usize = 24;
 
@@ -151,7 +151,6 @@ impl Strip for Q5K {
 }
 
 impl Strip for Q6K {
-    const DOUBLE: bool = true;
     const OFFSET: i32 = 32;
     const SCALED: bool = true;
     const HALVES: bool = true;
@@ -190,10 +189,11 @@ impl Strip for Q6K {
     }
 }
 
+/// All zero.
 #[inline(always)]
-fn plain(s: Avx512) -> Weights {
+pub(super) fn plain(s: Avx512) -> Weights {
     let (zero, f) = (s.i32s1(0), s.set1(0.0));
-    Weights { w: [zero; 8], d: f, m: f, sc: [zero; 2], mn: zero }
+    Weights { w: [zero; 8], d: f, m: f, sc: [zero; 2], mn: f }
 }
 
 /// Four vectors of 16-byte nibbles from `at`: low ones are the first half of the block.
@@ -244,14 +244,14 @@ fn k4<const B: usize, U: Source>(s: Avx512, unit: &[U]) -> Weights {
     if B < 4 {
         let six = s.i32s1(63);
         w.sc = [s.and(shift(a, 8 * B), six); 2];
-        w.mn = s.and(shift(b, 8 * B), six);
+        w.mn = s.to_f32(s.and(shift(b, 8 * B), six));
     } else {
         let at = 8 * (B - 4);
         let (c, low, two) = (U::load64(s, unit, 192), s.i32s1(15), s.i32s1(0x30));
         let join = |low, high| s.avx512f._mm512_or_si512(low, s.and(high, two));
         // Two bits from bit at+6 on go to bit 4.
         w.sc = [join(s.and(shift(c, at), low), shift(a, at + 2)); 2];
-        w.mn = join(s.and(shift(c, at + 4), low), shift(b, at + 2));
+        w.mn = s.to_f32(join(s.and(shift(c, at + 4), low), shift(b, at + 2)));
     }
     w.d = U::load_f16(s, unit, 0);
     w.m = U::load_f16(s, unit, 32);

@@ -118,17 +118,15 @@ fn term<D: Dots, K: Strip>(d: D, w: &Weights<D>, q: &[i8; BLOCK], sums: &BlockSu
         4 => d.dot::<4>(sums, &w.w[h], &d.quads(chunk(q, 16 * h))),
         _ => d.dot::<2>(sums, &w.w[h], &d.quads(chunk(q, 16 * h))),
     };
-    // Takes OFFSET times the sum of the activations.
-    let centred = |x, sum: i32| match K::OFFSET {
-        0 => x,
-        offset => s.sub_i32(x, s.splat_i32(sum * offset)),
-    };
     let total = if K::HALVES {
-        let low = s.mul_i32(centred(d.total(dot(d.none(), 0)), sums.half), w.sc[0]);
-        let high = centred(d.total(dot(d.none(), 1)), sums.xsum - sums.half);
-        s.add_i32(low, s.mul_i32(high, w.sc[1]))
+        let centred = |h| s.add_i32(d.total(dot(d.none(), h)), s.splat_i32(sums.less_32[h]));
+        s.add_i32(s.mul_i32(centred(0), w.sc[0]), s.mul_i32(centred(1), w.sc[1]))
     } else {
-        let total = centred(d.total(dot(dot(d.none(), 0), 1)), sums.xsum);
+        let total = d.total(dot(dot(d.none(), 0), 1));
+        let total = match K::OFFSET {
+            0 => total,
+            offset => s.add_i32(total, s.splat_i32(sums.less(offset))),
+        };
         if K::SCALED { s.mul_i32(total, w.sc[0]) } else { total }
     };
     let dx = s.splat(sums.d);
@@ -137,7 +135,8 @@ fn term<D: Dots, K: Strip>(d: D, w: &Weights<D>, q: &[i8; BLOCK], sums: &BlockSu
         Form::Scale => scaled,
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.splat(sums.sx))),
         Form::ScaleMinK => {
-            let minima = s.to_f32(s.mul_i32(w.mn, s.splat_i32(sums.xsum)));
+            // Exact as the product of the integers is: below 2^18. Where that is 0, this may be -0, which no sum that begins with 0 shows.
+            let minima = s.mul(w.mn, s.splat(sums.xsum));
             s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
         }
     }

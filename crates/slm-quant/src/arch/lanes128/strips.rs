@@ -20,8 +20,8 @@ pub(super) struct Weights<D: Dots> {
     pub(super) m: FloatsOf<D>,
     /// i32 scales of the two halves.
     pub(super) sc: [IntsOf<D>; 2],
-    /// i32 minima of the block.
-    pub(super) mn: IntsOf<D>,
+    /// Minima of the block, integers.
+    pub(super) mn: FloatsOf<D>,
 }
 
 /// One interleaved type.
@@ -191,7 +191,7 @@ fn plain<D: Dots>(d: D, w: [IntsOf<D>; 8]) -> Weights<D> {
     let (zero, f) = (s.splat_i32(0), s.splat(0.0));
     let [a, b, c, e, f4, g, h, i] = w;
     let w = [d.codes([a, b, c, e]), d.codes([f4, g, h, i])];
-    Weights { w, d: f, m: f, sc: [zero; 2], mn: zero }
+    Weights { w, d: f, m: f, sc: [zero; 2], mn: f }
 }
 
 #[inline(always)]
@@ -265,5 +265,5 @@ fn k4<D: Dots, const B: usize>(d: D, unit: &[u8], g: usize, w: [IntsOf<D>; 8]) -
         (join(s.shr(c, at), s.shr(a, at + 2)), join(s.shr(c, at + 4), s.shr(b, at + 2)))
     };
     let (d16, m) = (f16s(s, unit, 0, g), f16s(s, unit, 32, g));
-    Weights { d: d16, m, sc: [sc; 2], mn, ..plain(d, w) }
+    Weights { d: d16, m, sc: [sc; 2], mn: s.to_f32(mn), ..plain(d, w) }
 }
