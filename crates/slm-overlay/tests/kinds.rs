@@ -467,10 +467,13 @@ fn adapters_act_from_their_invocation_on() {
     let id = BaseId::of_canonical(b"a base");
     let bound = Arc::new(Arc::new(adapter).bind(id, &tiny()).unwrap());
     let stack = Stack::new(id, vec![(bound, 1.0)]).unwrap();
-    assert_eq!(stack.starts(&[1, 7, 8, 2, 7, 8, 3]), [Some(4)]);
-    assert_eq!(stack.starts(&[7, 8]), [Some(0)]);
-    assert_eq!(stack.starts(&[8, 7]), [None]);
-    assert_eq!(stack.starts(&[]), [None]);
+    let mut starts = vec![None; 3];
+    let prompts =
+        [(&[1, 7, 8, 2, 7, 8, 3][..], Some(4)), (&[7, 8], Some(0)), (&[8, 7], None), (&[], None)];
+    for (prompt, start) in prompts {
+        stack.starts(prompt, &mut starts);
+        assert_eq!(starts, [start], "{prompt:?}");
+    }
     let tensor = stack.for_tensor("blk.0.attn_v.weight");
     let touched = |starts: &[Option<usize>], first_position| {
         let mut y = vec![0.0; 4 * 128];

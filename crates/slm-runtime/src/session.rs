@@ -232,10 +232,11 @@ impl Session {
         self.check_room(needed)?;
         self.check_scratch(needed, 1, false)?;
         self.cache.reserve(n_tokens as u32)?;
+        let n_adapters = self.composition.stack().entries().len();
+        self.starts.reserve(n_adapters.saturating_sub(self.starts.len()));
         let (kernels, n_workers) = (self.engine.kernels, self.engine.exec.n_workers());
         let config = self.composition.base().config();
-        let widest = self.overlays.widest();
-        self.scratch.reserve(config, widest, kernels, n_workers, needed as usize);
+        self.scratch.reserve(config, &self.overlays, kernels, n_workers, needed as usize);
         Ok(())
     }
 
@@ -351,7 +352,7 @@ impl Session {
     /// Adapters that wait act from their invocation's last occurrence in the prompt on: in all the tokens that a call brings to position 0.
     fn fix_starts(&mut self, prompt: &[u32]) {
         if self.cache.is_empty() {
-            self.starts = self.composition.stack().starts(prompt);
+            self.composition.stack().starts(prompt, &mut self.starts);
         }
     }
 

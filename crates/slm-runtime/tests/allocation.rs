@@ -6,7 +6,7 @@ use std::alloc::System;
 use std::sync::Arc;
 
 use common::{LIMITS, composition, engine, tiny};
-use slm_format::Encoding;
+use slm_format::{Coded, Encoding};
 use slm_manifest::ExecutionProfile;
 use slm_overlay::peft::PeftAdapter;
 use slm_overlay::{Adapter, AdapterKind, Delta, DenseDelta, Factor, Lora, Module, SparseDelta};
@@ -31,6 +31,9 @@ fn allocations(f: impl FnOnce()) -> usize {
 #[test]
 fn decoding_allocates_nothing() {
     assert_ne!(allocations(|| drop(std::hint::black_box(vec![1u8; 100]))), 0, "the counter counts");
+    // Before any pool: threads of one that was dropped may still be ending, and that counts too.
+    the_first_token_after_a_reservation_allocates_nothing();
+    a_reservation_reads_nothing_of_a_refused_pass();
     // More than a page of the cache, and a stack, so that every kind of buffer is used.
     let (warm, counted) = (70, 100);
     for tier in Tier::available() {
@@ -61,7 +64,6 @@ fn decoding_allocates_nothing() {
     }
 
     every_kind_allocates_nothing();
-    the_first_token_after_a_reservation_allocates_nothing();
 
     // Entering for every token costs the pool's queue an allocation in some dozens of tokens.
     let engine = engine(Tier::detect(), 2);
@@ -112,13 +114,10 @@ fn fewest(n_threads: usize, mut f: impl FnMut()) -> usize {
 
 /// Every kind of adapter, on one thread and on two, on both paths.
 fn every_kind_allocates_nothing() {
-    let base = tiny();
     let mut kinds: Vec<AdapterKind> = Vec::new();
     for (name, adapter) in adapters() {
         kinds.push(adapter.kind());
-        let bound = Arc::new(adapter).bind(base.id(), &base.shape()).expect("a binding");
-        let stack = vec![(name.to_owned(), Arc::new(bound), 0.5)];
-        let composition = Arc::new(Composition::new(Arc::clone(&base), stack).expect("one"));
+        let composition = alone(adapter);
         for n_threads in [1, 2] {
             for profile in [ExecutionProfile::DEFAULT, ExecutionProfile::ORACLE] {
                 let engine = engine(Tier::detect(), n_threads);
@@ -177,20 +176,57 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
     all
 }
 
-/// On a thread that has run a token before: its own buffers are not the session's. In some of a few sessions: the threads of a pool that was dropped
-/// just now may still be ending.
 fn the_first_token_after_a_reservation_allocates_nothing() {
-    for stack in [&[][..], &[("kjv", 0.7), ("python", 0.3)]] {
-        let engine = engine(Tier::detect(), 1);
-        let composition = composition(&tiny(), stack);
-        let mut logits = Vec::with_capacity(composition.base().config().vocab_size as usize);
-        let made = [(); LOOKS].map(|()| {
-            let (profile, engine) = (ExecutionProfile::DEFAULT, engine.clone());
+    let base = tiny();
+    let mut compositions = vec![
+        ("bare", composition(&base, &[])),
+        ("two", composition(&base, &[("kjv", 0.7), ("python", 0.3)])),
+    ];
+    compositions.extend(adapters().into_iter().map(|(name, adapter)| (name, alone(adapter))));
+    let mut logits = Vec::with_capacity(base.config().vocab_size as usize);
+    for (name, composition) in compositions {
+        for profile in [ExecutionProfile::DEFAULT, ExecutionProfile::ORACLE] {
+            let engine = engine(Tier::detect(), 1);
             let mut session =
-                Session::new(composition.clone(), profile, engine).expect("a session");
+                Session::new(Arc::clone(&composition), profile, engine).expect("a session");
             session.reserve(1).expect("room");
-            allocations(|| session.advance_into(&mut logits, &[1], 1).expect("a token"))
-        });
-        assert!(made.contains(&0), "{stack:?}: {made:?}");
+            let made = allocations(|| session.advance_into(&mut logits, &[1], 1).expect("a token"));
+            assert_eq!(made, 0, "{name}, {profile:?}");
+        }
     }
+}
+
+fn a_reservation_reads_nothing_of_a_refused_pass() {
+    let session = |value: f32| {
+        let rows = u64::from(tiny().config().n_ff);
+        let values = value.to_le_bytes().repeat(256);
+        let a = Factor::new("a", Encoding::F32, 1, 256, values.into()).expect("a factor");
+        let ones = 1.0f32.to_le_bytes().repeat(rows as usize);
+        let b = Factor::new("b", Encoding::F32, rows, 1, ones.into()).expect("a factor");
+        let lora = Delta::Lora(Lora { scale: 1.0, a, b, bias: None });
+        let module = Module { target: "blk.0.ffn_gate.weight".into(), delta: lora };
+        let composition = alone(Adapter::new(vec![module]).expect("an adapter"));
+        let engine = engine(Tier::detect(), 1);
+        Session::new(composition, ExecutionProfile::DEFAULT, engine).expect("a session")
+    };
+    // The same adapter, so weak that all is finite, runs.
+    for (value, refused) in [(3e38, true), (1e-3, false)] {
+        let mut session = session(value);
+        let mut logits = Vec::new();
+        let outcome = session.advance_into(&mut logits, &[1], 1);
+        assert_eq!(
+            outcome.err().map(|error| error.code()),
+            refused.then_some("non-finite-activation")
+        );
+        session.reserve(2).expect("room");
+        assert_eq!(session.position(), usize::from(!refused));
+    }
+}
+
+/// A composition of the tiny model with one adapter.
+fn alone(adapter: Adapter) -> Arc<Composition> {
+    let base = tiny();
+    let bound = Arc::new(adapter).bind(base.id(), &base.shape()).expect("a binding");
+    let stack = vec![("an adapter".to_owned(), Arc::new(bound), 0.5)];
+    Arc::new(Composition::new(base, stack).expect("a composition"))
 }

@@ -104,20 +104,21 @@ impl Stack {
         TensorStack { terms, scales_input }
     }
 
-    /// Where each adapter that waits for its invocation starts in a sequence that begins with `prompt`: at the start of the last occurrence.
-    /// `None` where it does not occur, and for adapters that always act. Empty where none waits.
-    pub fn starts(&self, prompt: &[u32]) -> Vec<Option<usize>> {
-        let start = |bound: &BoundAdapter| {
+    /// Writes to `starts`, in the place of what it holds, where each adapter that waits for its invocation starts in a sequence that begins with
+    /// `prompt`: at the start of the last occurrence. `None` where it does not occur, and for adapters that always act. Nothing where none waits.
+    /// Allocates only when `starts` has no room for the whole stack.
+    pub fn starts(&self, prompt: &[u32], starts: &mut Vec<Option<usize>>) {
+        starts.clear();
+        if !self.waits() {
+            return;
+        }
+        starts.extend(self.entries.iter().map(|(bound, _)| {
             let invocation = bound.adapter().invocation();
             match invocation.is_empty() {
                 true => None,
                 false => prompt.windows(invocation.len()).rposition(|window| window == invocation),
             }
-        };
-        match self.waits() {
-            true => self.entries.iter().map(|(bound, _)| start(bound)).collect(),
-            false => Vec::new(),
-        }
+        }));
     }
 
     /// Whether any adapter of the stack waits for its invocation.

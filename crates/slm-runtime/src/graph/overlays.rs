@@ -46,10 +46,19 @@ impl Overlays {
     /// The most values between the two halves that stacks which read the same row have together, for one token.
     pub(crate) fn widest(&self) -> usize {
         let width = |stacks: &[TensorStack]| stacks.iter().map(|stack| stack.scratch_len(1)).sum();
-        let layers = self.layers.iter().flat_map(|layer| {
-            let LayerOverlays { qkv, attn_output, gate_up, ffn_down } = layer;
-            [&qkv[..], attn_output, gate_up, ffn_down].map(width)
-        });
-        layers.chain([self.head.scratch_len(1)]).max().unwrap_or(0)
+        let sets = self.layers.iter().flat_map(LayerOverlays::sets).map(width);
+        sets.chain([self.head.scratch_len(1)]).max().unwrap_or(0)
+    }
+
+    /// Whether any stack multiplies what its tensor is multiplied with.
+    pub(crate) fn scales_input(&self) -> bool {
+        self.layers.iter().flat_map(LayerOverlays::sets).flatten().any(TensorStack::scales_input)
+    }
+}
+
+impl LayerOverlays {
+    /// The stacks that read the same row.
+    fn sets(&self) -> [&[TensorStack]; 4] {
+        [&self.qkv[..], &self.attn_output, &self.gate_up, &self.ffn_down]
     }
 }

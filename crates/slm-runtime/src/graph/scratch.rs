@@ -8,6 +8,7 @@ use slm_overlay::LoneScratch;
 use slm_quant::{Kernels, QuantizedRows};
 
 use crate::graph::attention::scores_len;
+use crate::graph::overlays::Overlays;
 
 /// Rows of logits computed in one product, so that a large vocabulary does not need a large buffer.
 pub(crate) const HEAD_BATCH: usize = 8;
@@ -121,12 +122,11 @@ impl Pool {
 }
 
 impl Scratch {
-    /// Makes room for single tokens up to `n_positions`, for `n_workers` at once, so that their passes allocate nothing. `widest_overlay` is what
-    /// [`Overlays::widest`](super::Overlays::widest) says.
+    /// Makes room for single tokens up to `n_positions`, for `n_workers` at once, so that their passes allocate nothing.
     pub(crate) fn reserve(
         &mut self,
         config: &ModelConfig,
-        widest_overlay: usize,
+        overlays: &Overlays,
         kernels: Kernels,
         n_workers: usize,
         n_positions: usize,
@@ -137,6 +137,9 @@ impl Scratch {
         let q_width = n_heads * config.head_dim as usize;
         let scores = scores_len(Blocks::new(1), n_heads, n_positions);
         let widest = q_width.max(config.n_embd as usize).max(config.n_ff as usize);
+        let widest_overlay = overlays.widest();
+        // A stack that multiplies its input has a copy of the row behind its values.
+        let copy = if overlays.scales_input() { widest } else { 0 };
         let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
         while free.len() < n_workers {
             free.push(BlockScratch::default());
@@ -148,12 +151,13 @@ impl Scratch {
             sized(&mut scratch.gate, config.n_ff as usize);
             sized(&mut scratch.up, config.n_ff as usize);
             sized(&mut scratch.head, config.head_dim as usize);
-            sized(&mut scratch.z.any, widest_overlay);
+            sized(&mut scratch.z.any, widest_overlay + copy);
             scratch.z.lone.reserve(widest_overlay);
-            // A row of zeros is as long as any.
-            let row = &scratch.gate[..config.n_ff as usize / 32 * 32];
+            // A row of zeros needs as much room as any. What a refused pass left need not be finite.
+            let row = &mut scratch.h[..widest / 32 * 32];
+            row.fill(0.0);
             let sized = scratch.rows.quantize(kernels, row, row.len().max(32));
-            debug_assert!(sized.is_ok() || row.is_empty(), "BUG: zeros refused");
+            debug_assert!(sized.is_ok(), "BUG: zeros refused");
         }
     }
 
