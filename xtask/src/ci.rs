@@ -22,6 +22,11 @@ const STEPS: &[Step] = &[
     ("package", package::check),
     ("clippy", clippy),
     ("test", || run::must(&mut tests())),
+    // Identities hang on these bytes, and a compiler is freer in this profile.
+    ("release bytes", || {
+        let args = ["test", "--release", "-p", "slm-quant", "--test", "k_encoder_bytes"];
+        run::must(run::cargo().args(args))
+    }),
     ("doc", || {
         let mut cargo = run::cargo();
         cargo.env("RUSTDOCFLAGS", "-D warnings");

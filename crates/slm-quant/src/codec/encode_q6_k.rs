@@ -62,7 +62,8 @@ fn signed_code(x: f32, scale: f32, top: i8) -> f32 {
 }
 
 fn signed_error(x: &[f32], scale: f32, top: i8) -> f32 {
-    x.iter().map(|&x| (x - scale * signed_code(x, scale, top)).powi(2)).sum()
+    let off = |&x: &f32| x - scale * signed_code(x, scale, top);
+    x.iter().map(off).map(|off| off * off).sum()
 }
 
 fn refine_signed(x: &[f32], scale: f32, d: f32, codes: &mut [u8]) -> i8 {
