@@ -67,6 +67,19 @@ const TABLE: [(Encoding, Option<u32>, &str, usize, usize); 17] = [
     (Encoding::NF4, None, "NF4", 64, 36),
 ];
 
+/// Where in the table each encoding is, in the order of the enumeration.
+const PLACES: [u8; TABLE.len()] = {
+    let mut places = [u8::MAX; TABLE.len()];
+    let mut at = 0;
+    while at < TABLE.len() {
+        let place = &mut places[TABLE[at].0 as usize];
+        assert!(*place == u8::MAX, "an encoding twice in the table");
+        *place = at as u8;
+        at += 1;
+    }
+    places
+};
+
 impl Encoding {
     /// Every encoding, in the order of ggml's type numbers.
     pub fn all() -> impl Iterator<Item = Encoding> {
@@ -94,11 +107,13 @@ impl Encoding {
     }
 
     /// Elements per block; 1 for plain floats.
+    #[inline]
     pub fn block_elements(self) -> usize {
         self.row().3
     }
 
     /// Bytes per block.
+    #[inline]
     pub fn block_bytes(self) -> usize {
         self.row().4
     }
@@ -113,6 +128,7 @@ impl Encoding {
     }
 
     /// Bytes of a row of `cols` elements; `None` when `cols` is not a whole number of blocks or the product overflows.
+    #[inline]
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_elements()) {
             return None;
@@ -131,8 +147,9 @@ impl Encoding {
         outer.iter().try_fold(row, |bytes, &dim| bytes.checked_mul(dim))
     }
 
+    #[inline]
     fn row(self) -> &'static (Encoding, Option<u32>, &'static str, usize, usize) {
-        TABLE.iter().find(|row| row.0 == self).expect("BUG: an encoding is missing from the table")
+        &TABLE[PLACES[self as usize] as usize]
     }
 }
 

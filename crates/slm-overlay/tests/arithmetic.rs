@@ -215,6 +215,7 @@ fn threads_add_to_a_lone_token_what_one_alone_adds_whoever_makes_the_downs() {
             }
             let n_workers = [0, 1, 2, 3, 40][round % 5];
             let lone = LoneDowns::new(&stacks, &x, &mut scratch, n_workers).unwrap();
+            let lone = if round / 5 % 2 == 0 { lone } else { lone.read_once() };
             let mut made = whole.clone();
             std::thread::scope(|threads| {
                 for (which, y) in made.iter_mut().enumerate() {

@@ -255,13 +255,7 @@ impl Kernels {
         x: &[f32],
     ) {
         const { assert!(N <= 3, "at most three products together") };
-        let mut three: [&mut [f32]; 3] = [&mut [], &mut [], &mut []];
-        let mut given = [None; 3];
-        for (n, (out, matrix)) in outs.into_iter().zip(matrices).enumerate() {
-            three[n] = out;
-            given[n] = Some(matrix);
-        }
-        low_rank::down(*self, exec, three, given, x);
+        low_rank::down(*self, exec, outs, matrices, x);
     }
 
     /// For every token `t` and output `o` of `y` (`[n_tokens, n]`): `u = Σ_r b[first + o, r] * z[t, r]` from +0.0, `r` ascending; then

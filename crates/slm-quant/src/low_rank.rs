@@ -17,14 +17,6 @@ pub(crate) const GROUP_COLS: usize = 16;
 /// Rows of an up-projection that are interleaved.
 pub(crate) const UP_ROWS: usize = 64;
 
-/// How far ahead of its loads a kernel asks for the bytes of a factor, and past its end for what lies behind it: factors lie in the order of a
-/// pass. By the bytes of an element; measured (`docs/performance.md`).
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "asked for with x86 only"))]
-#[inline(always)]
-pub(crate) const fn ask_distance(element_bytes: usize) -> usize {
-    if element_bytes == 2 { 8 << 10 } else { 3 << 10 }
-}
-
 /// A down-projection, `[rank, cols]`, in groups of four rows (the last may have fewer): sixteen columns of the first row, the same of the
 /// second, and so on; then the next sixteen columns (the last may be fewer).
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +25,7 @@ pub struct DownMatrix<'a> {
     rank: usize,
     cols: usize,
     data: &'a [u8],
+    read_once: bool,
 }
 
 /// An up-projection, `[rows, rank]`, in strips of sixty-four rows (the last may have fewer): the first column of the strip's rows, then the
@@ -43,6 +36,7 @@ pub struct UpMatrix<'a> {
     rows: usize,
     rank: usize,
     data: &'a [u8],
+    read_once: bool,
 }
 
 impl<'a> DownMatrix<'a> {
@@ -54,6 +48,7 @@ impl<'a> DownMatrix<'a> {
     /// # Errors
     /// [`QuantError::Unusable`] unless `encoding` is F32, F16 or BF16; [`QuantError::Shape`] for no rows or columns or more than memory
     /// has; [`QuantError::Length`] when the bytes are not as many as the shape needs.
+    #[inline]
     pub fn new(
         encoding: Encoding,
         rank: usize,
@@ -61,7 +56,7 @@ impl<'a> DownMatrix<'a> {
         data: &'a [u8],
     ) -> Result<DownMatrix<'a>, QuantError> {
         check(encoding, rank, cols, data.len())?;
-        Ok(DownMatrix { encoding, rank, cols, data })
+        Ok(DownMatrix { encoding, rank, cols, data, read_once: false })
     }
 
     /// Writes the row-major `[rank, cols]` matrix `src` to `dst` in this order; both have as many bytes.
@@ -126,10 +121,23 @@ impl<'a> DownMatrix<'a> {
         self.data
     }
 
+    /// The same matrix, of which no cache will still have a byte when it is read again. Bits never depend on it.
+    #[inline]
+    pub fn read_once(self) -> DownMatrix<'a> {
+        DownMatrix { read_once: true, ..self }
+    }
+
+    /// Whether [`DownMatrix::read_once`] was said of it.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "such requests are x86's"))]
+    pub(crate) fn is_read_once(&self) -> bool {
+        self.read_once
+    }
+
     /// `n` rows from row `first` on, which is the first of a group, as a matrix of their own; whole groups, but for the last.
     ///
     /// # Panics
     /// When there are no such groups.
+    #[inline]
     pub fn groups(&self, first: usize, n: usize) -> DownMatrix<'a> {
         assert!(first.is_multiple_of(GROUP_ROWS), "a group's first row");
         assert!(n.is_multiple_of(GROUP_ROWS) || first + n == self.rank, "whole groups");
@@ -143,6 +151,7 @@ impl<'a> UpMatrix<'a> {
     ///
     /// # Errors
     /// As [`DownMatrix::new`].
+    #[inline]
     pub fn new(
         encoding: Encoding,
         rows: usize,
@@ -150,7 +159,7 @@ impl<'a> UpMatrix<'a> {
         data: &'a [u8],
     ) -> Result<UpMatrix<'a>, QuantError> {
         check(encoding, rows, rank, data.len())?;
-        Ok(UpMatrix { encoding, rows, rank, data })
+        Ok(UpMatrix { encoding, rows, rank, data, read_once: false })
     }
 
     /// Writes the row-major `[rows, rank]` matrix `src` to `dst` in this order; both have as many bytes.
@@ -207,10 +216,23 @@ impl<'a> UpMatrix<'a> {
         self.data
     }
 
+    /// The same matrix, of which no cache will still have a byte when it is read again. Bits never depend on it.
+    #[inline]
+    pub fn read_once(self) -> UpMatrix<'a> {
+        UpMatrix { read_once: true, ..self }
+    }
+
+    /// Whether [`UpMatrix::read_once`] was said of it.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "such requests are x86's"))]
+    pub(crate) fn is_read_once(&self) -> bool {
+        self.read_once
+    }
+
     /// Bytes from the strip on that row `first` is in.
     ///
     /// # Panics
     /// When there is no such row.
+    #[inline]
     pub fn data_from(&self, first: usize) -> &'a [u8] {
         assert!(first < self.rows, "a row of the up-projection");
         &self.data[first / UP_ROWS * UP_ROWS * self.rank * self.encoding.block_bytes()..]
@@ -254,6 +276,7 @@ fn interleave<const WIDTH: usize>(rank: usize, src: &[u8], dst: &mut [u8]) {
 }
 
 /// Bytes of an element, when the encoding is one of plain floats and the shape needs `bytes`.
+#[inline]
 fn check(encoding: Encoding, rows: usize, cols: usize, bytes: usize) -> Result<usize, QuantError> {
     if !matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::BF16) {
         return Err(QuantError::Unusable { encoding, what: "a factor of low rank" });
@@ -267,20 +290,17 @@ fn check(encoding: Encoding, rows: usize, cols: usize, bytes: usize) -> Result<u
     Ok(width)
 }
 
-/// Down-projections of one token, handed out together where they are large.
-pub(crate) fn down(
+/// Down-projections of one token, at most three, handed out together where they are large.
+#[inline]
+pub(crate) fn down<const N: usize>(
     kernels: Kernels,
     exec: &dyn Executor,
-    outs: [&mut [f32]; 3],
-    matrices: [Option<&DownMatrix<'_>>; 3],
+    outs: [&mut [f32]; N],
+    matrices: [&DownMatrix<'_>; N],
     x: &[f32],
 ) {
     let (mut all_rows, mut bytes) = (0, 0);
     for (out, matrix) in outs.iter().zip(matrices) {
-        let Some(matrix) = matrix else {
-            assert!(out.is_empty(), "an output without a matrix");
-            continue;
-        };
         assert_eq!(out.len(), matrix.rank, "output of the down-projection");
         assert_eq!(x.len(), matrix.cols, "columns of the down-projection");
         (all_rows, bytes) = (all_rows + matrix.rank, bytes + matrix.data.len());
@@ -292,18 +312,21 @@ pub(crate) fn down(
     if split >= all_rows {
         // Too little to hand over.
         for (out, matrix) in outs.into_iter().zip(matrices) {
-            if let Some(matrix) = matrix {
-                tier_call!(kernels, low_rank_down(out, matrix, x));
-            }
+            one_down(kernels, out, matrix, x);
         }
         return;
     }
-    let compute = |product: usize, job: usize, out: &mut [f32]| {
-        let matrix = matrices[product].expect("BUG: an output without a matrix");
-        let matrix = matrix.groups(job * split, out.len());
-        tier_call!(kernels, low_rank_down(out, &matrix, x));
-    };
-    exec.for_each_chunk_of(outs, [split; 3], &compute);
+    let mut three: [&mut [f32]; 3] = [&mut [], &mut [], &mut []];
+    for (to, out) in three.iter_mut().zip(outs) {
+        *to = out;
+    }
+    exec.for_each_chunk_of(three, [split; 3], &|product, job, out| {
+        one_down(kernels, out, &matrices[product].groups(job * split, out.len()), x);
+    });
+}
+
+fn one_down(kernels: Kernels, out: &mut [f32], matrix: &DownMatrix<'_>, x: &[f32]) {
+    tier_call!(kernels, low_rank_down(out, matrix, x));
 }
 
 /// Outputs `first ..` of `n_tokens` tokens.

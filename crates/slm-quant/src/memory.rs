@@ -20,6 +20,7 @@ enum Memory {
 }
 
 impl Memory {
+    #[inline]
     fn all(&self) -> &[u8] {
         match self {
             Memory::Heap(buffer) => buffer.as_slice(),
@@ -73,6 +74,7 @@ fn huge(len: usize) -> Option<AlignedBytes> {
 impl core::ops::Deref for AlignedBytes {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.memory.all()[self.start..][..self.len]
     }

@@ -104,7 +104,7 @@ pub(crate) struct LoraTerm {
 }
 
 impl LoraTerm {
-    /// `z` is `[n_tokens, rank]` of just these tokens.
+    /// `z` is `[n_tokens, rank]` of just these tokens. With `read_once` as [`UpMatrix::read_once`](slm_quant::UpMatrix::read_once).
     pub(crate) fn up(
         &self,
         kernels: &Kernels,
@@ -112,8 +112,9 @@ impl LoraTerm {
         first_row: usize,
         z: &[f32],
         n_tokens: usize,
+        read_once: bool,
     ) {
-        self.pair.up(kernels, y, self.s, first_row, z, n_tokens);
+        self.pair.up(kernels, y, self.s, first_row, z, n_tokens, read_once);
         if !self.bias.is_empty() {
             let n_rows = y.len() / n_tokens;
             let bias = &self.bias[first_row..first_row + n_rows];

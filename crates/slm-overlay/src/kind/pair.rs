@@ -53,10 +53,14 @@ impl Pair {
         self.rank
     }
 
+    /// The bytes of [`Pair::down_matrix`].
+    pub(crate) fn down_bytes(&self) -> &[u8] {
+        &self.working[self.place.a.clone()]
+    }
+
     /// A, `[rank, in]`, as one token reads it.
     pub(crate) fn down_matrix(&self) -> DownMatrix<'_> {
-        let data = &self.working[self.place.a.clone()];
-        let a = DownMatrix::new(self.encodings[0], self.rank, self.cols, data);
+        let a = DownMatrix::new(self.encodings[0], self.rank, self.cols, self.down_bytes());
         a.expect("BUG: a factor of the wrong length")
     }
 
@@ -99,7 +103,8 @@ impl Pair {
         }
     }
 
-    /// `y = y + s * (B z)`: `y` is outputs `first_row ..` of each token, `[n_tokens, n]`, `z` is `[n_tokens, rank]`.
+    /// `y = y + s * (B z)`: `y` is outputs `first_row ..` of each token, `[n_tokens, n]`, `z` is `[n_tokens, rank]`. With `read_once` as
+    /// [`UpMatrix::read_once`].
     pub(crate) fn up(
         &self,
         kernels: &Kernels,
@@ -108,8 +113,11 @@ impl Pair {
         first_row: usize,
         z: &[f32],
         n_tokens: usize,
+        read_once: bool,
     ) {
-        kernels.low_rank_up(y, s, &self.up_matrix(), first_row, z, n_tokens);
+        let b = self.up_matrix();
+        let b = if read_once { b.read_once() } else { b };
+        kernels.low_rank_up(y, s, &b, first_row, z, n_tokens);
     }
 
     /// Adds what the pair adds to row `id` of an embedding table: `y = y + s * (B_id A)`. `z` is scratch of [`Pair::rank`] values.
@@ -123,8 +131,7 @@ impl Pair {
     ) {
         debug_assert_eq!(self.bound.module(self.module).target, EMBEDDING);
         self.factors().1.row_into(id, z);
-        let data = &self.working[self.place.a.clone()];
-        let a = UpMatrix::new(self.encodings[0], self.cols, self.rank, data);
+        let a = UpMatrix::new(self.encodings[0], self.cols, self.rank, self.down_bytes());
         kernels.low_rank_up(y, s, &a.expect("BUG: a factor of the wrong length"), 0, z, 1);
     }
 

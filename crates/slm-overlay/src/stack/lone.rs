@@ -1,5 +1,6 @@
 //! What stacks add for a lone token, whose product several threads make.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use slm_quant::{Inline, Kernels};
@@ -30,6 +31,7 @@ pub struct LoneDowns<'a> {
     scratch: &'a LoneScratch,
     n_sharers: usize,
     n_parts: u32,
+    read_once: bool,
     /// The counts of the scratch before any part of this.
     taken_before: u32,
     made_before: u32,
@@ -83,21 +85,41 @@ impl<'a> LoneDowns<'a> {
         scratch: &'a mut LoneScratch,
         n_workers: usize,
     ) -> Option<LoneDowns<'a>> {
-        let (mut len, mut bytes) = (0, 0usize);
+        let (mut len, mut bytes, mut n_terms) = (0, 0usize, 0);
         for term in stacks.iter().flat_map(|stack| stack.terms.iter()) {
             let pair = &term.lora()?.pair;
             if pair.rank() > MAX_RANK {
                 return None;
             }
-            (len, bytes) = (len + pair.rank(), bytes + pair.down_matrix().data().len());
+            (len, bytes) = (len + pair.rank(), bytes + pair.down_bytes().len());
+            n_terms += 1;
         }
         let small = bytes.saturating_mul(n_workers) <= ONE_THREAD_BYTES;
-        let n_sharers = if small { 1 } else { n_workers.min(u32::MAX as usize) };
-        let pairs = stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora);
-        let n_parts = pairs.map(|term| term.pair.n_parts(n_sharers) as u32).sum();
+        let (n_sharers, n_parts) = if small {
+            (1, n_terms)
+        } else {
+            let n = n_workers.min(u32::MAX as usize);
+            let pairs = stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora);
+            (n, pairs.map(|term| term.pair.n_parts(n) as u32).sum())
+        };
         scratch.reserve(len);
         let (taken_before, made_before) = (scratch.count(TAKEN), scratch.count(MADE));
-        Some(LoneDowns { stacks, x, scratch, n_sharers, n_parts, taken_before, made_before })
+        let read_once = false;
+        Some(LoneDowns {
+            stacks,
+            x,
+            scratch,
+            n_sharers,
+            n_parts,
+            read_once,
+            taken_before,
+            made_before,
+        })
+    }
+
+    /// Says that no cache will still have the factors when the next token reads them, the base being so large. Bits never depend on it.
+    pub fn read_once(self) -> LoneDowns<'a> {
+        LoneDowns { read_once: true, ..self }
     }
 
     /// Adds the share of stack `which` to a piece of its base's product: outputs `first_row ..` in `y`. Makes what is not made of the
@@ -121,8 +143,9 @@ impl<'a> LoneDowns<'a> {
         let before: usize = self.stacks[..which].iter().map(|stack| stack.scratch_len(1)).sum();
         let mut at = MADE + 1 + before;
         for term in stack.terms.iter() {
+            let lora = term.lora().expect("BUG: another kind for a lone token");
             let first = at;
-            at += term.width();
+            at += lora.pair.rank();
             if gates.waits(term, 0..1) > 0 {
                 continue;
             }
@@ -130,7 +153,7 @@ impl<'a> LoneDowns<'a> {
                 for (z, n) in z.iter_mut().zip(first..) {
                     *z = f32::from_bits(self.scratch.at(n).load(Ordering::Relaxed));
                 }
-                term.up(kernels, y, first_row, z, 1, 0..1);
+                lora.up(kernels, y, first_row, z, 1, self.read_once);
             });
         }
     }
@@ -173,7 +196,7 @@ impl<'a> LoneDowns<'a> {
             let parts = first..self.n_parts.min(first + share);
             if !parts.is_empty() {
                 let _made = Made(self, parts.end - parts.start);
-                parts.for_each(|part| self.part(kernels, part as usize));
+                self.parts(kernels, parts.start as usize..parts.end as usize);
             }
         }
     }
@@ -199,25 +222,23 @@ impl<'a> LoneDowns<'a> {
         made.wrapping_sub(self.made_before) >= self.n_parts
     }
 
-    fn part(&self, kernels: &Kernels, mut part: usize) {
-        let mut at = MADE + 1;
+    /// Makes these parts, counted over the terms of all stacks.
+    fn parts(&self, kernels: &Kernels, parts: Range<usize>) {
+        let (mut values, mut passed) = (MADE + 1, 0);
         for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
-            let values = at;
-            at += term.pair.rank();
             let n_parts = term.pair.n_parts(self.n_sharers);
-            if part >= n_parts {
-                part -= n_parts;
-                continue;
+            for part in parts.start.max(passed)..parts.end.min(passed + n_parts) {
+                let (first, rows) = term.pair.down_part(part - passed, self.n_sharers);
+                let rows = if self.read_once { rows.read_once() } else { rows };
+                on_stack(rows.rank(), |z| {
+                    kernels.low_rank_down(&Inline, [&mut *z], [&rows], self.x);
+                    for (z, n) in z.iter().zip(values + first..) {
+                        self.scratch.at(n).store(z.to_bits(), Ordering::Relaxed);
+                    }
+                });
             }
-            let (first, rows) = term.pair.down_part(part, self.n_sharers);
-            return on_stack(rows.rank(), |z| {
-                kernels.low_rank_down(&Inline, [&mut *z], [&rows], self.x);
-                for (z, n) in z.iter().zip(values + first..) {
-                    self.scratch.at(n).store(z.to_bits(), Ordering::Relaxed);
-                }
-            });
+            (values, passed) = (values + term.pair.rank(), passed + n_parts);
         }
-        unreachable!("BUG: a part of no down-projection");
     }
 }
 
@@ -315,7 +336,7 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!waits.is_finished());
-            lone.part(&kernels, 0);
+            lone.parts(&kernels, 0..1);
             lone.scratch.at(MADE).fetch_add(1, Ordering::Release);
             assert_eq!(waits.join().unwrap(), [7.0]);
         });

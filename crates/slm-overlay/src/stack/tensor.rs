@@ -173,7 +173,7 @@ impl TensorStack {
     /// of them. Once a run of addresses is begun, a processor follows it by itself. Nothing where that adapter is of no low rank.
     pub fn downs_begin(&self) -> &[u8] {
         let pair = self.terms.first().and_then(Term::lora).map(|term| &term.pair);
-        pair.map_or(&[], |pair| beginning(pair.down_matrix().data()))
+        pair.map_or(&[], |pair| beginning(pair.down_bytes()))
     }
 
     /// [`TensorStack::downs_begin`] of this stack's up-projection, for outputs `first_row ..`.

@@ -134,7 +134,7 @@ impl Term {
         let width = z.len() / n_tokens;
         let these = || &z[tokens.start * width..tokens.end * width];
         match &self.part {
-            Part::Lora(term) => term.up(kernels, y, first_row, these(), n),
+            Part::Lora(term) => term.up(kernels, y, first_row, these(), n, false),
             Part::Dora(term) => term.up(kernels, y, first_row, these(), n),
             Part::Vera(term) => term.up(kernels, y, first_row, these(), n),
             Part::Input(_) => {}

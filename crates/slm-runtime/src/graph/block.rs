@@ -6,7 +6,7 @@ use std::ops::Range;
 use slm_manifest::Activations;
 use slm_manifest::config::Architecture;
 use slm_overlay::{LoneDowns, TensorStack};
-use slm_quant::{Executor, Kernels, Piece, QuantError, QuantizedRows};
+use slm_quant::{Executor, Kernels, Piece, QMatrix, QuantError, QuantizedRows};
 
 use crate::error::RuntimeError;
 use crate::graph::forward::Lane;
@@ -108,7 +108,7 @@ impl<'a> Block<'a> {
             self.ask_for_downs(stacks);
             let xq = self.quantize(&mut s.rows, h, &matrices)?;
             let downs = self.downs(stacks, h, &mut s.z);
-            let [gate_w, up_w] = matrices.map(|matrix| self.base.matrix(matrix));
+            let [gate_w, up_w] = matrices.map(|matrix| self.matrix(matrix));
             let then = |piece: Piece, gate: &mut [f32], up: &mut [f32]| {
                 self.up(stacks, &downs, piece, gate);
                 self.up(stacks, &downs, Piece { product: 1, ..piece }, up);
@@ -143,7 +143,7 @@ impl<'a> Block<'a> {
         self.ask_for_downs(stacks);
         let xq = self.quantize(rows, x, &matrices)?;
         let downs = self.downs(stacks, x, z);
-        let ws = matrices.map(|matrix| self.base.matrix(matrix));
+        let ws = matrices.map(|matrix| self.matrix(matrix));
         let ahead = |piece: Piece| self.before(stacks, &downs, piece);
         let then = |piece: Piece, out: &mut [f32]| self.up(stacks, &downs, piece, out);
         self.kernels.matmul_each(self.exec, outs, ws.each_ref(), x, xq, Some(&ahead), &then);
@@ -161,12 +161,26 @@ impl<'a> Block<'a> {
             && let Some(lone) =
                 LoneDowns::new(stacks(overlays), x, &mut z.lone, self.exec.n_workers())
         {
-            return Downs::Lone(lone);
+            let read_once = self.base.is_read_once() && self.is_whole_pass();
+            return Downs::Lone(if read_once { lone.read_once() } else { lone });
         }
         Downs::Made(self.down(stacks, x, &mut z.any))
     }
 
-    /// What adapters add for a token that is alone in the pass.
+    /// A matrix of the base.
+    pub(super) fn matrix(&self, matrix: MatrixRef) -> QMatrix<'a> {
+        match self.is_whole_pass() {
+            true => self.base.matrix_of_lone(matrix),
+            false => self.base.matrix(matrix),
+        }
+    }
+
+    /// Whether the pass is one token. The last block of a longer one may be too, but reads what blocks before it have just read.
+    fn is_whole_pass(&self) -> bool {
+        matches!(self.lanes, [lane] if lane.tokens.len() == 1)
+    }
+
+    /// What adapters add for a token that is alone in its block.
     fn lone(&self) -> Option<&'a LayerOverlays> {
         match self.lanes {
             [lane] if self.rows.len() == 1 => Some(&lane.overlays.layers[self.n]),

@@ -197,7 +197,7 @@ impl Pass<'_> {
     ) -> Result<(), RuntimeError> {
         let (config, graph) = (self.base.config(), self.base.graph());
         let (n_embd, vocab_size) = (config.n_embd as usize, config.vocab_size as usize);
-        let output = self.base.matrix(graph.output);
+        let output = self.base.matrix_of_lone(graph.output);
         let int8 = self.activations == Activations::Int8 && output.encoding().is_integer_coded();
         let Scratch { x, pool, logits, .. } = s;
         let mut wanted = lanes.iter().enumerate().flat_map(|(at, lane)| {

@@ -47,7 +47,7 @@ impl Block<'_> {
                 stack.down_scaling(&self.kernels, self.exec, z, x, tokens.len());
             }
             let xq = self.quantize(rows, x, &[matrix])?;
-            self.kernels.matmul(self.exec, out, &self.base.matrix(matrix), x, xq);
+            self.kernels.matmul(self.exec, out, &self.matrix(matrix), x, xq);
             let n_rows = out.len() / self.rows.len();
             let mut rest = &*z;
             for (lane, tokens, stack) in parts() {

@@ -323,10 +323,20 @@ impl Base {
     /// The matrix behind a handle.
     pub fn matrix(&self, matrix: MatrixRef) -> QMatrix<'_> {
         let tensor = &self.tensors[matrix.0].source;
-        let w = tensor
+        tensor
             .matrix(self.stored_bytes(matrix.0))
-            .expect("BUG: a checked matrix changed its length");
+            .expect("BUG: a checked matrix changed its length")
+    }
+
+    /// [`Base::matrix`] for whom no other token of the pass reads it too.
+    pub(crate) fn matrix_of_lone(&self, matrix: MatrixRef) -> QMatrix<'_> {
+        let w = self.matrix(matrix);
         if self.read_once { w.read_once() } else { w }
+    }
+
+    /// Whether it is so large that no cache still has a part of it when the next token reads that.
+    pub(crate) fn is_read_once(&self) -> bool {
+        self.read_once
     }
 
     /// The encoding of a matrix.

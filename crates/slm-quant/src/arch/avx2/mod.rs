@@ -26,7 +26,7 @@ pub(super) use decode::decode_piece;
 pub(crate) use decode::decode_row;
 pub(crate) use float::*;
 pub(crate) use interleaved::int8_interleaved;
-pub(super) use low_rank::passes;
+pub(super) use low_rank::Asking;
 pub(crate) use low_rank::{low_rank_down, low_rank_up};
 pub(crate) use plain::float_strip;
 pub(crate) use product::int8_strip;

@@ -5,7 +5,7 @@ use slm_format::Encoding;
 
 use super::plain::widen16;
 use super::{Avx512, F, chunk};
-use crate::arch::avx2::passes;
+use crate::arch::avx2::Asking;
 use crate::arch::{avx2, scalar, x86_cpu};
 use crate::low_rank::{DownMatrix, GROUP_COLS, GROUP_ROWS, UP_ROWS, UpMatrix};
 
@@ -15,25 +15,25 @@ pub(crate) fn low_rank_down(s: Avx512, z: &mut [f32], a: &DownMatrix<'_>, x: &[f
         return scalar::low_rank_down(z, a, x);
     }
     match a.encoding() {
-        Encoding::F32 => groups::<0>(s, z, a.data(), x),
+        Encoding::F32 => groups::<0>(s, z, a, x),
         Encoding::F16 if x86_cpu::widens_in_halves() => avx2::low_rank_down(s.avx2(), z, a, x),
-        Encoding::F16 => groups::<1>(s, z, a.data(), x),
-        _ => groups::<2>(s, z, a.data(), x),
+        Encoding::F16 => groups::<1>(s, z, a, x),
+        _ => groups::<2>(s, z, a, x),
     }
 }
 
-fn groups<const TYPE: usize>(s: Avx512, z: &mut [f32], a: &[u8], x: &[f32]) {
-    let passing = passes::<TYPE>();
+fn groups<const TYPE: usize>(s: Avx512, z: &mut [f32], a: &DownMatrix<'_>, x: &[f32]) {
+    let asking = Asking::of::<TYPE>(a.is_read_once());
     s.run(
         #[inline(always)]
         move || {
             let len = GROUP_ROWS * x.len() * if TYPE == 0 { 4 } else { 2 };
-            for (z, a) in z.chunks_mut(GROUP_ROWS).zip(a.chunks(len)) {
+            for (z, a) in z.chunks_mut(GROUP_ROWS).zip(a.data().chunks(len)) {
                 match z.len() {
-                    1 => group::<TYPE, 1>(s, z, a, x, passing),
-                    2 => group::<TYPE, 2>(s, z, a, x, passing),
-                    3 => group::<TYPE, 3>(s, z, a, x, passing),
-                    _ => group::<TYPE, 4>(s, z, a, x, passing),
+                    1 => group::<TYPE, 1>(s, z, a, x, asking),
+                    2 => group::<TYPE, 2>(s, z, a, x, asking),
+                    3 => group::<TYPE, 3>(s, z, a, x, asking),
+                    _ => group::<TYPE, 4>(s, z, a, x, asking),
                 }
             }
         },
@@ -47,13 +47,13 @@ fn group<const TYPE: usize, const R: usize>(
     z: &mut [f32],
     a: &[u8],
     x: &[f32],
-    passing: bool,
+    asking: Asking,
 ) {
     let unit = if TYPE == 0 { 4 } else { 2 };
     let mut lanes = [s.set1(0.0); R];
     for (a, x) in a.chunks_exact(R * GROUP_COLS * unit).zip(x.as_chunks::<GROUP_COLS>().0) {
         let x: F = pulp::cast(*x);
-        s.avx2().ask_for_factor(a, unit, passing);
+        s.avx2().ask_for_factor(a, asking);
         for n in 0..R {
             let a = widen16::<TYPE>(s, a, GROUP_COLS * n * unit);
             lanes[n] = s.add(lanes[n], s.mul(a, x));
@@ -91,7 +91,7 @@ fn strips<const TYPE: usize>(
     z: &[f32],
     first: usize,
 ) {
-    let passing = passes::<TYPE>();
+    let asking = Asking::of::<TYPE>(b.is_read_once());
     s.run(
         #[inline(always)]
         || {
@@ -100,18 +100,18 @@ fn strips<const TYPE: usize>(
                 let (mut y, later) = rest.split_at_mut(strip.n_rows);
                 rest = later;
                 if y.len() == UP_ROWS {
-                    piece::<TYPE, 4>(s, y, f, strip.bytes, UP_ROWS, 0, z, passing);
+                    piece::<TYPE, 4>(s, y, f, strip.bytes, UP_ROWS, 0, z, asking);
                     continue;
                 }
                 // Half a strip is what is left of one where a product was cut in two.
                 if y.len() >= 32 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(32);
-                    piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z, passing);
+                    piece::<TYPE, 2>(s, head, f, strip.bytes, strip.stride, strip.skip, z, asking);
                     (y, strip.skip) = (tail, strip.skip + 32);
                 }
                 while y.len() >= 16 {
                     let (head, tail) = std::mem::take(&mut y).split_at_mut(16);
-                    piece::<TYPE, 1>(s, head, f, strip.bytes, strip.stride, strip.skip, z, passing);
+                    piece::<TYPE, 1>(s, head, f, strip.bytes, strip.stride, strip.skip, z, asking);
                     (y, strip.skip) = (tail, strip.skip + 16);
                 }
                 scalar::low_rank_strip(y, f, b.encoding(), strip, z);
@@ -130,14 +130,14 @@ fn piece<const TYPE: usize, const V: usize>(
     stride: usize,
     skip: usize,
     z: &[f32],
-    passing: bool,
+    asking: Asking,
 ) {
     let unit = if TYPE == 0 { 4 } else { 2 };
     let mut u = [s.set1(0.0); V];
     for (column, &z) in strip.chunks(stride * unit).zip(z) {
         let column = &column[skip * unit..][..16 * V * unit];
         let z = s.set1(z);
-        s.avx2().ask_for_factor(column, unit, passing);
+        s.avx2().ask_for_factor(column, asking);
         for v in 0..V {
             u[v] = s.add(u[v], s.mul(z, widen16::<TYPE>(s, column, 16 * v * unit)));
         }
@@ -170,15 +170,17 @@ mod tests {
         for (rank, n) in [(1, 16), (3, 96), (8, 112), (16, 592)] {
             let (bytes, x) = (halves(rank * n), floats(n));
             let a = DownMatrix::new(Encoding::F16, rank, n, &bytes).unwrap();
-            let mut made = [(); 3].map(|()| vec![0.0; rank]);
-            scalar::low_rank_down(&mut made[0], &a, &x);
-            groups::<1>(s, &mut made[1], a.data(), &x);
-            avx2::low_rank_down(s.avx2(), &mut made[2], &a, &x);
-            assert_eq!(bits(&made[1]), bits(&made[0]), "A, {rank} x {n}");
-            assert_eq!(bits(&made[2]), bits(&made[0]), "A, {rank} x {n}");
+            for a in [a, a.read_once()] {
+                let mut made = [(); 3].map(|()| vec![0.0; rank]);
+                scalar::low_rank_down(&mut made[0], &a, &x);
+                groups::<1>(s, &mut made[1], &a, &x);
+                avx2::low_rank_down(s.avx2(), &mut made[2], &a, &x);
+                assert_eq!(bits(&made[1]), bits(&made[0]), "A, {rank} x {n}");
+                assert_eq!(bits(&made[2]), bits(&made[0]), "A, {rank} x {n}");
+            }
 
             let b = UpMatrix::new(Encoding::F16, n, rank, &bytes).unwrap();
-            for first in [0, n / 2] {
+            for (first, b) in [(0, b), (n / 2, b.read_once())] {
                 let (z, y) = (floats(rank), floats(n - first));
                 let mut made = [(); 3].map(|()| y.clone());
                 scalar::low_rank_up(&mut made[0], 0.7, &b, &z, first);
