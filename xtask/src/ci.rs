@@ -1,7 +1,8 @@
 //! Every check in one command: all are run, all are reported, one failure fails the whole.
 //!
 //! Profiles: clippy, tests and pages share the development profile's dependencies (tests run optimized, with overflow checks and
-//! assertions on); the golden logits and the demo share the release profile, the one that ships.
+//! assertions on); the golden logits, the demo and the bytes
+//! of the K encoders share the release profile, the one that ships.
 
 use std::time::Instant;
 

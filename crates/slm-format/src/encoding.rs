@@ -67,6 +67,9 @@ const TABLE: [(Encoding, Option<u32>, &str, usize, usize); 17] = [
     (Encoding::NF4, None, "NF4", 64, 36),
 ];
 
+/// The table has every encoding: one that is added is the last then.
+const _: () = assert!(Encoding::NF4 as usize + 1 == TABLE.len());
+
 /// Where in the table each encoding is, in the order of the enumeration.
 const PLACES: [u8; TABLE.len()] = {
     let mut places = [u8::MAX; TABLE.len()];

@@ -474,6 +474,9 @@ fn adapters_act_from_their_invocation_on() {
         stack.starts(prompt, &mut starts);
         assert_eq!(starts, [start], "{prompt:?}");
     }
+    // Where none waits, nothing of another stack is left.
+    Stack::empty(id).starts(&[7, 8], &mut starts);
+    assert!(starts.is_empty());
     let tensor = stack.for_tensor("blk.0.attn_v.weight");
     let touched = |starts: &[Option<usize>], first_position| {
         let mut y = vec![0.0; 4 * 128];

@@ -121,7 +121,8 @@ impl<'a> DownMatrix<'a> {
         self.data
     }
 
-    /// The same matrix, of which no cache will still have a byte when it is read again. Bits never depend on it.
+    /// The same matrix, of which no cache will still have a byte when it is read again: on x86 of AMD's from Zen 5 on its bytes are then asked for past
+    /// the caches. Bits never depend on it.
     #[inline]
     pub fn read_once(self) -> DownMatrix<'a> {
         DownMatrix { read_once: true, ..self }
@@ -216,7 +217,8 @@ impl<'a> UpMatrix<'a> {
         self.data
     }
 
-    /// The same matrix, of which no cache will still have a byte when it is read again. Bits never depend on it.
+    /// The same matrix, of which no cache will still have a byte when it is read again: on x86 of AMD's from Zen 5 on its bytes are then asked for past
+    /// the caches. Bits never depend on it.
     #[inline]
     pub fn read_once(self) -> UpMatrix<'a> {
         UpMatrix { read_once: true, ..self }
@@ -299,6 +301,7 @@ pub(crate) fn down<const N: usize>(
     matrices: [&DownMatrix<'_>; N],
     x: &[f32],
 ) {
+    const { assert!(N <= 3, "at most three products together") };
     let (mut all_rows, mut bytes) = (0, 0);
     for (out, matrix) in outs.iter().zip(matrices) {
         assert_eq!(out.len(), matrix.rank, "output of the down-projection");

@@ -27,12 +27,13 @@ pub struct QuantizedRows {
 
 /// What an interleaved kernel broadcasts of one activation block.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the scalar tier gathers rows"))]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockSums {
     pub(crate) d: f32,
     /// `d * xsum`.
     pub(crate) sx: f32,
-    /// The sum of the codes, which f32 holds exactly.
+    /// The sum of the codes, which f32 holds exactly; so it does the products with minima of the K types, below 2^18. Where such a minimum is 0 the
+    /// product may be -0, which no sum that begins with 0 shows.
     pub(crate) xsum: f32,
     less_8: i32,
     less_16: i32,
@@ -43,19 +44,10 @@ pub(crate) struct BlockSums {
 
 impl BlockSums {
     /// Of a block of zeros.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) const NONE: BlockSums = BlockSums {
-        d: 0.0,
-        sx: 0.0,
-        xsum: 0.0,
-        less_8: 0,
-        less_16: 0,
-        less_128: 0,
-        less_32: [0; 2],
-    };
+    pub(crate) const NONE: BlockSums = BlockSums::new(0.0, 0, 0);
 
     /// `half` is the sum of the first sixteen codes.
-    fn new(d: f32, xsum: i32, half: i32) -> BlockSums {
+    const fn new(d: f32, xsum: i32, half: i32) -> BlockSums {
         let sum = xsum as f32;
         BlockSums {
             d,
@@ -75,7 +67,6 @@ impl BlockSums {
             0 => 0,
             8 => self.less_8,
             16 => self.less_16,
-            32 => self.less_32[0] + self.less_32[1],
             128 => self.less_128,
             _ => unreachable!("BUG: no type has the offset {offset}"),
         }
@@ -94,6 +85,9 @@ pub(crate) fn tile_rows(n: usize) -> usize {
 }
 
 impl QuantizedRows {
+    /// Bytes that it holds for each 32 values of a row: codes, scale and sums in order, and all once more in tiles.
+    pub const BLOCK_BYTES: usize = (BLOCK + 4 + 4 + 4) + (BLOCK + size_of::<BlockSums>());
+
     /// Empty buffers; the first [`QuantizedRows::quantize`] allocates.
     pub fn new() -> QuantizedRows {
         QuantizedRows::default()
@@ -149,7 +143,7 @@ impl QuantizedRows {
     /// Copies the rows tile by tile: block 0 of the tile's rows, block 1 of its rows, and so on.
     fn tile_all(&mut self) {
         self.tiled.resize(self.n_rows * self.n_blocks, [0; BLOCK]);
-        self.sums.resize(self.n_rows * self.n_blocks, BlockSums::default());
+        self.sums.resize(self.n_rows * self.n_blocks, BlockSums::NONE);
         let mut first = 0;
         while first < self.n_rows {
             let tile = tile_rows(self.n_rows - first);

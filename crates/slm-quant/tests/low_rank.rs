@@ -48,8 +48,10 @@ fn a_down_projection_is_the_dot_products_of_its_rows() {
                 let a = DownMatrix::new(encoding, rank, cols, &packed).unwrap();
                 let given = vec![7.0; rank];
                 for kernels in others() {
-                    let z = guarded(&given, |z| kernels.low_rank_down(&Inline, [z], [&a], &x));
-                    assert_eq!(z, bits(&expected), "{encoding} {rank}x{cols}");
+                    for a in [a, a.read_once()] {
+                        let z = guarded(&given, |z| kernels.low_rank_down(&Inline, [z], [&a], &x));
+                        assert_eq!(z, bits(&expected), "{encoding} {rank}x{cols}");
+                    }
                 }
                 for first in (0..rank).step_by(8) {
                     let some = a.groups(first, (rank - first).min(8));
@@ -87,9 +89,11 @@ fn an_up_projection_adds_ranks_in_order_to_any_run_of_outputs() {
                     };
                     let expected: Vec<f32> =
                         (0..n_tokens * n).map(|at| value(at / n, at % n)).collect();
-                    for kernels in others() {
+                    for (n, kernels) in others().enumerate() {
                         let run = |y: &mut [f32]| {
-                            kernels.low_rank_up(y, 0.3, &matrix, first, &z, n_tokens);
+                            let once = (n + first) % 2 == 1;
+                            let b = if once { matrix.read_once() } else { matrix };
+                            kernels.low_rank_up(y, 0.3, &b, first, &z, n_tokens);
                         };
                         let name =
                             format!("{encoding} {rows}x{rank} from {first}, {n}, {n_tokens}");

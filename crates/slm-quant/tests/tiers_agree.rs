@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Kind, Random, f16_offsets, others, weights};
+use common::{Kind, Random, f16_offsets, guarded, others, scalar, weights};
 use slm_format::{Coded, Encoding};
 use slm_kernel_checks::{CHECKS, Summary};
-use slm_quant::{Kernels, QMatrix, QuantError, QuantizedRows, Tier, layout};
+use slm_quant::{Inline, Kernels, QMatrix, QuantError, QuantizedRows, Tier, layout};
 
 /// Cases and numbers compared on a tier other than scalar, and the digest of every bit that the scalar tier gives: computed by it, natively
 /// on x86-64, under an emulator of aarch64 and as WASM. Another digest is another arithmetic.
@@ -31,6 +31,62 @@ fn every_tier_has_the_scalar_bits() {
             assert_eq!(summary.digest, digest, "{name} on {tier:?}");
             if tier != Tier::Scalar {
                 assert_eq!(summary, Summary { cases, values, digest }, "{name} on {tier:?}");
+            }
+        }
+    }
+}
+
+/// Blocks of a prompt, several tiles of eight among them, with strips that are asked for while those before are multiplied.
+#[test]
+fn many_tokens_with_strips_have_the_scalar_bits() {
+    let mut random = Random(23);
+    for encoding in Encoding::all().filter(|&encoding| layout::is_interleavable(encoding)) {
+        let (rows, cols) = (50, 3 * encoding.block_elements().max(64));
+        let data = weights(encoding, rows, cols, Kind::Random, &mut random);
+        let mut strips = layout::AlignedBytes::zeroed(data.len());
+        layout::interleave(encoding, rows, cols, &data, &mut strips).unwrap();
+        let strips = QMatrix::new_interleaved(encoding, rows, cols, &strips).unwrap();
+        let plain = QMatrix::new(encoding, rows, cols, &data).unwrap();
+        for n_tokens in [1, 2, 4, 8, 16, 23, 35] {
+            let x = random.floats(n_tokens * cols, 1.0);
+            let product = |kernels: Kernels, w: &QMatrix<'_>| {
+                let mut xq = QuantizedRows::new();
+                xq.quantize(kernels, &x, cols).unwrap();
+                guarded(&vec![7.0; n_tokens * rows], |y| {
+                    kernels.matmul(&Inline, y, w, &x, Some(&xq));
+                })
+            };
+            let expected = product(scalar(), &plain);
+            for kernels in others() {
+                assert_eq!(product(kernels, &strips), expected, "{encoding}, {n_tokens} tokens");
+            }
+        }
+    }
+}
+
+/// A minimum that is 0 times a negative sum may be -0 in f32, beside a term that is 0 too.
+#[test]
+fn a_sum_of_zeros_is_zero_and_not_minus_zero() {
+    for encoding in [Encoding::Q4_K, Encoding::Q5_K] {
+        let (rows, cols) = (16, 256);
+        let unit = encoding.block_bytes();
+        let mut data = vec![0; rows * unit];
+        for block in data.chunks_exact_mut(unit) {
+            // d = -1, dmin = 1; all scales, minima and codes are 0.
+            block[..4].copy_from_slice(&[0x00, 0xbc, 0x00, 0x3c]);
+        }
+        let mut strips = layout::AlignedBytes::zeroed(data.len());
+        layout::interleave(encoding, rows, cols, &data, &mut strips).unwrap();
+        let w = QMatrix::new_interleaved(encoding, rows, cols, &strips).unwrap();
+        for n_tokens in [1, 2, 4, 8] {
+            let x = vec![-1.0; n_tokens * cols];
+            for kernels in others() {
+                let mut xq = QuantizedRows::new();
+                xq.quantize(kernels, &x, cols).unwrap();
+                let y = guarded(&vec![7.0; n_tokens * rows], |y| {
+                    kernels.matmul(&Inline, y, &w, &x, Some(&xq));
+                });
+                assert!(y.iter().all(|&bits| bits == 0), "{encoding}: {y:x?}");
             }
         }
     }

@@ -134,7 +134,7 @@ impl DoraTerm {
         z: &[f32],
         n_tokens: usize,
     ) {
-        self.pair.up(kernels, y, self.s, first_row, z, n_tokens, false);
+        self.pair.up(kernels, y, self.s, first_row, z, n_tokens);
         let n_rows = y.len() / n_tokens;
         let gain = &self.gain[first_row..first_row + n_rows];
         for y in y.chunks_exact_mut(n_rows) {

@@ -2,7 +2,7 @@
 
 use super::{AdapterKind, Kind, Pair, expect_rank, expect_scale, expect_shape, is_zero, len};
 use crate::{Factor, OverlayError};
-use slm_quant::Kernels;
+use slm_quant::{Kernels, UpMatrix};
 
 /// What a LoRA adapter adds to one tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,17 +104,17 @@ pub(crate) struct LoraTerm {
 }
 
 impl LoraTerm {
-    /// `z` is `[n_tokens, rank]` of just these tokens. With `read_once` as [`UpMatrix::read_once`](slm_quant::UpMatrix::read_once).
+    /// `b` is the pair's up-projection, `z` is `[n_tokens, rank]` of just these tokens.
     pub(crate) fn up(
         &self,
         kernels: &Kernels,
         y: &mut [f32],
+        b: &UpMatrix<'_>,
         first_row: usize,
         z: &[f32],
         n_tokens: usize,
-        read_once: bool,
     ) {
-        self.pair.up(kernels, y, self.s, first_row, z, n_tokens, read_once);
+        kernels.low_rank_up(y, self.s, b, first_row, z, n_tokens);
         if !self.bias.is_empty() {
             let n_rows = y.len() / n_tokens;
             let bias = &self.bias[first_row..first_row + n_rows];

@@ -103,8 +103,7 @@ impl Pair {
         }
     }
 
-    /// `y = y + s * (B z)`: `y` is outputs `first_row ..` of each token, `[n_tokens, n]`, `z` is `[n_tokens, rank]`. With `read_once` as
-    /// [`UpMatrix::read_once`].
+    /// `y = y + s * (B z)`: `y` is outputs `first_row ..` of each token, `[n_tokens, n]`, `z` is `[n_tokens, rank]`.
     pub(crate) fn up(
         &self,
         kernels: &Kernels,
@@ -113,11 +112,8 @@ impl Pair {
         first_row: usize,
         z: &[f32],
         n_tokens: usize,
-        read_once: bool,
     ) {
-        let b = self.up_matrix();
-        let b = if read_once { b.read_once() } else { b };
-        kernels.low_rank_up(y, s, &b, first_row, z, n_tokens);
+        kernels.low_rank_up(y, s, &self.up_matrix(), first_row, z, n_tokens);
     }
 
     /// Adds what the pair adds to row `id` of an embedding table: `y = y + s * (B_id A)`. `z` is scratch of [`Pair::rank`] values.

@@ -100,7 +100,7 @@ impl VeraTerm {
                 let mut u = [0.0; ROWS];
                 let u = &mut u[..y.len()];
                 // From +0.0, and times one: the sum itself.
-                self.pair.up(kernels, u, 1.0, first, z, 1, false);
+                self.pair.up(kernels, u, 1.0, first, z, 1);
                 for ((y, &u), b) in y.iter_mut().zip(&*u).zip(&self.b[first..]) {
                     *y += self.s * (b * u);
                 }

@@ -96,6 +96,7 @@ impl<'a> LoneDowns<'a> {
         }
         let small = bytes.saturating_mul(n_workers) <= ONE_THREAD_BYTES;
         let (n_sharers, n_parts) = if small {
+            // Whoever is alone takes a down-projection as one part.
             (1, n_terms)
         } else {
             let n = n_workers.min(u32::MAX as usize);
@@ -104,14 +105,13 @@ impl<'a> LoneDowns<'a> {
         };
         scratch.reserve(len);
         let (taken_before, made_before) = (scratch.count(TAKEN), scratch.count(MADE));
-        let read_once = false;
         Some(LoneDowns {
             stacks,
             x,
             scratch,
             n_sharers,
             n_parts,
-            read_once,
+            read_once: false,
             taken_before,
             made_before,
         })
@@ -153,7 +153,9 @@ impl<'a> LoneDowns<'a> {
                 for (z, n) in z.iter_mut().zip(first..) {
                     *z = f32::from_bits(self.scratch.at(n).load(Ordering::Relaxed));
                 }
-                lora.up(kernels, y, first_row, z, 1, self.read_once);
+                let b = lora.pair.up_matrix();
+                let b = if self.read_once { b.read_once() } else { b };
+                lora.up(kernels, y, &b, first_row, z, 1);
             });
         }
     }
@@ -226,6 +228,9 @@ impl<'a> LoneDowns<'a> {
     fn parts(&self, kernels: &Kernels, parts: Range<usize>) {
         let (mut values, mut passed) = (MADE + 1, 0);
         for term in self.stacks.iter().flat_map(|stack| stack.terms.iter()).filter_map(Term::lora) {
+            if passed >= parts.end {
+                return;
+            }
             let n_parts = term.pair.n_parts(self.n_sharers);
             for part in parts.start.max(passed)..parts.end.min(passed + n_parts) {
                 let (first, rows) = term.pair.down_part(part - passed, self.n_sharers);

@@ -134,7 +134,9 @@ impl Term {
         let width = z.len() / n_tokens;
         let these = || &z[tokens.start * width..tokens.end * width];
         match &self.part {
-            Part::Lora(term) => term.up(kernels, y, first_row, these(), n, false),
+            Part::Lora(term) => {
+                term.up(kernels, y, &term.pair.up_matrix(), first_row, these(), n);
+            }
             Part::Dora(term) => term.up(kernels, y, first_row, these(), n),
             Part::Vera(term) => term.up(kernels, y, first_row, these(), n),
             Part::Input(_) => {}

@@ -3,6 +3,7 @@
 use slm_kv::KvGeometry;
 use slm_manifest::{AdapterId, ExecutionProfile, KvType, ModelConfig};
 use slm_overlay::BoundAdapter;
+use slm_quant::QuantizedRows;
 
 use crate::budget::Component;
 use crate::composition::Composition;
@@ -14,9 +15,6 @@ use crate::session::PAGE_LEN;
 /// What the allocator, the tokenizer's tables and everything small take, in percent of the rest. The counting allocator in the tests holds it
 /// against the truth.
 const OVERHEAD_PERCENT: u64 = 10;
-
-/// Bytes of an 8-bit row for each 32 values: codes, scale and sums, once in order and once in tiles.
-const QUANTIZED_BLOCK: u64 = (32 + 4 + 4 + 4) + (32 + 16);
 
 /// How much is to be computed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,7 +187,8 @@ fn pass_bytes(config: &ModelConfig, n_workers: usize, work: Workload, rank: u64)
     let each = rows * (widest + c(config.n_embd) + 2 * c(config.n_ff) + 3 * rank)
         + c(config.head_dim)
         + n_scores;
-    let quantized = rows * widest.div_ceil(32).next_multiple_of(8) * QUANTIZED_BLOCK;
+    let quantized =
+        rows * widest.div_ceil(32).next_multiple_of(8) * QuantizedRows::BLOCK_BYTES as u64;
     let n_logits = if work.all_logits { (HEAD_BATCH as u64).min(tokens) } else { 1 };
     // The session's own, and the copy that a caller gets.
     let logits = (n_logits + 1) * c(config.vocab_size);

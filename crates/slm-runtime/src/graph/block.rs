@@ -161,23 +161,21 @@ impl<'a> Block<'a> {
             && let Some(lone) =
                 LoneDowns::new(stacks(overlays), x, &mut z.lone, self.exec.n_workers())
         {
-            let read_once = self.base.is_read_once() && self.is_whole_pass();
-            return Downs::Lone(if read_once { lone.read_once() } else { lone });
+            return Downs::Lone(if self.reads_once() { lone.read_once() } else { lone });
         }
         Downs::Made(self.down(stacks, x, &mut z.any))
     }
 
     /// A matrix of the base.
     pub(super) fn matrix(&self, matrix: MatrixRef) -> QMatrix<'a> {
-        match self.is_whole_pass() {
-            true => self.base.matrix_of_lone(matrix),
-            false => self.base.matrix(matrix),
-        }
+        let w = self.base.matrix(matrix);
+        if self.reads_once() { w.read_once() } else { w }
     }
 
-    /// Whether the pass is one token. The last block of a longer one may be too, but reads what blocks before it have just read.
-    fn is_whole_pass(&self) -> bool {
-        matches!(self.lanes, [lane] if lane.tokens.len() == 1)
+    /// Whether no cache will still have what the block reads when that is read again: in a pass of one token. The last block of a longer pass may
+    /// have no more, but reads what those before it have just read.
+    fn reads_once(&self) -> bool {
+        self.base.outgrows_caches() && matches!(self.lanes, [lane] if lane.tokens.len() == 1)
     }
 
     /// What adapters add for a token that is alone in its block.

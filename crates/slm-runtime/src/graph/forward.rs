@@ -45,6 +45,17 @@ pub(crate) struct Lane<'a> {
 }
 
 impl Lane<'_> {
+    /// How many of its last positions get logits.
+    fn n_wanted(&self) -> usize {
+        match self.wanted {
+            Wanted::None => 0,
+            Wanted::Last => 1,
+            Wanted::All => self.tokens.len(),
+        }
+    }
+}
+
+impl Lane<'_> {
     /// The row after its last one.
     pub(crate) fn end_row(&self) -> usize {
         self.first_row + self.tokens.len()
@@ -197,17 +208,16 @@ impl Pass<'_> {
     ) -> Result<(), RuntimeError> {
         let (config, graph) = (self.base.config(), self.base.graph());
         let (n_embd, vocab_size) = (config.n_embd as usize, config.vocab_size as usize);
-        let output = self.base.matrix_of_lone(graph.output);
+        let output = self.base.matrix(graph.output);
+        let n_wanted: usize = lanes.iter().map(Lane::n_wanted).sum();
+        // One row reads it once; more come in batches.
+        let read_once = n_wanted == 1 && self.base.outgrows_caches();
+        let output = if read_once { output.read_once() } else { output };
         let int8 = self.activations == Activations::Int8 && output.encoding().is_integer_coded();
         let Scratch { x, pool, logits, .. } = s;
         let mut wanted = lanes.iter().enumerate().flat_map(|(at, lane)| {
             let n = lane.tokens.len();
-            let first = match lane.wanted {
-                Wanted::None => n,
-                Wanted::Last => n - 1,
-                Wanted::All => 0,
-            };
-            (first..n).map(move |t| (at, lane.first_row + t, lane.first_position + t))
+            (n - lane.n_wanted()..n).map(move |t| (at, lane.first_row + t, lane.first_position + t))
         });
         loop {
             let mut batch = [(0, 0, 0); HEAD_BATCH];

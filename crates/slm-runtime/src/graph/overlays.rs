@@ -57,7 +57,7 @@ impl Overlays {
 }
 
 impl LayerOverlays {
-    /// The stacks that read the same row.
+    /// All stacks; those of a set read the same row.
     fn sets(&self) -> [&[TensorStack]; 4] {
         [&self.qkv[..], &self.attn_output, &self.gate_up, &self.ffn_down]
     }

@@ -77,7 +77,7 @@ pub struct Base {
     tensors: Vec<BaseTensor>,
     bytes: Bytes,
     /// No cache will still have a weight when the next token reads it.
-    read_once: bool,
+    outgrows_caches: bool,
     checked_tokenizer: CheckedTokenizer,
     tokenizer: OnceLock<Tokenizer>,
     chat_template: Option<String>,
@@ -163,14 +163,14 @@ impl Base {
         let len =
             |(_, tensor): (usize, &BaseTensor)| tensor.source.bytes.of((*bytes).as_ref()).len();
         let weights: usize = tensors.iter().enumerate().filter(read).map(len).sum();
-        let read_once = outgrows(weights as u64, last_cache_bytes());
+        let outgrows_caches = outgrows(weights as u64, last_cache_bytes());
         Ok(Base {
             id,
             config,
             graph,
             tensors,
             bytes,
-            read_once,
+            outgrows_caches,
             checked_tokenizer: tokenizer,
             tokenizer: OnceLock::new(),
             chat_template,
@@ -328,15 +328,9 @@ impl Base {
             .expect("BUG: a checked matrix changed its length")
     }
 
-    /// [`Base::matrix`] for whom no other token of the pass reads it too.
-    pub(crate) fn matrix_of_lone(&self, matrix: MatrixRef) -> QMatrix<'_> {
-        let w = self.matrix(matrix);
-        if self.read_once { w.read_once() } else { w }
-    }
-
-    /// Whether it is so large that no cache still has a part of it when the next token reads that.
-    pub(crate) fn is_read_once(&self) -> bool {
-        self.read_once
+    /// Whether it is so large that no cache still has a part of it when the next pass reads that.
+    pub(crate) fn outgrows_caches(&self) -> bool {
+        self.outgrows_caches
     }
 
     /// The encoding of a matrix.

@@ -131,7 +131,6 @@ fn term<K: Strip>(s: Avx2, w: &Weights, q: &[i8; BLOCK], sums: &BlockSums) -> F 
         Form::Scale => scaled,
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.set1(sums.sx))),
         Form::ScaleMinK => {
-            // Exact as the product of the integers is: below 2^18. Where that is 0, this may be -0, which no sum that begins with 0 shows.
             let minima = s.mul(w.mn, s.set1(sums.xsum));
             s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
         }

@@ -219,11 +219,11 @@ pub(super) use unrolled;
 /// `N` elements from `at`; the length check folds where both are constants.
 #[inline(always)]
 pub(super) fn chunk<T: Copy, const N: usize>(x: &[T], at: usize) -> [T; N] {
-    *x[at..].first_chunk::<N>().expect("BUG: a chunk past the end")
+    *first_of(x, at)
 }
 
-/// `N` elements from `first` on.
+/// [`chunk`] where it stands.
 #[inline(always)]
-pub(super) fn first_of<A, const N: usize>(all: &[A], first: usize) -> &[A; N] {
-    all[first..].first_chunk().expect("BUG: the tokens of a tile")
+pub(super) fn first_of<T, const N: usize>(x: &[T], at: usize) -> &[T; N] {
+    x[at..].first_chunk().expect("BUG: a chunk past the end")
 }

@@ -90,7 +90,7 @@ fn product<K: Strip, const FUSED: bool>(
             let n = tile_rows(left);
             match n {
                 8 if K::HALVES => {
-                    // Two sums of each token are as many as there are registers.
+                    // Two sums for each of eight, what they are added to and eight vectors of weights would be all registers.
                     let x = xq.tile::<8>(from);
                     tile::<K, 8, 4, FUSED, _>(s, out, stride, strip, &x, 0, next, false);
                     tile::<K, 8, 4, FUSED, _>(s, out, stride, strip, &x, 4, &[], false);
@@ -152,14 +152,14 @@ impl<'a> AheadOf<'a> {
     }
 }
 
-/// A strip with `T` of a tile's `N` tokens, from `first` on. Each unit asks for a line of `near`, of many tokens for a unit of it; of a lone one
+/// A strip with `N` of a tile's `T` tokens, from `first` on. Each unit asks for a line of `near`, of many tokens for a unit of it; of a lone one
 /// with `ask` also for weights.
-fn tile<K: Strip, const N: usize, const T: usize, const FUSED: bool, U: Source>(
+fn tile<K: Strip, const T: usize, const N: usize, const FUSED: bool, U: Source>(
     s: Avx512,
     out: &mut [f32],
     stride: usize,
     strip: &[U],
-    x: &Tile<N>,
+    x: &Tile<T>,
     first: usize,
     near: &[u8],
     ask: bool,
@@ -170,16 +170,16 @@ fn tile<K: Strip, const N: usize, const T: usize, const FUSED: bool, U: Source>(
             let units = strip.chunks_exact(STRIP_ROWS * K::UNIT / U::BYTES);
             let codes = x.codes.chunks_exact(K::BLOCKS);
             let sums = x.sums.chunks_exact(K::BLOCKS);
-            let mut near = near.chunks(if N == 1 { LINE } else { STRIP_ROWS * K::UNIT });
+            let mut near = near.chunks(if T == 1 { LINE } else { STRIP_ROWS * K::UNIT });
             // Where all are meant, the tile's bounds fold.
-            let first = if N == T { 0 } else { first };
-            let mut acc = [s.set1(0.0); T];
+            let first = if T == N { 0 } else { first };
+            let mut acc = [s.set1(0.0); N];
             for (unit, (codes, sums)) in units.zip(codes.zip(sums)) {
-                if N == 1 && ask {
+                if T == 1 && ask {
                     // Past the strip's end as well: the next one lies there, and behind the last the next matrix.
                     s.avx2().prefetch_passing_after(unit, x86_cpu::WEIGHTS_AHEAD);
                 }
-                if (N == 1 || N == 8)
+                if (T == 1 || T == 8)
                     && let Some(near) = near.next()
                 {
                     s.prefetch(near);
@@ -187,10 +187,10 @@ fn tile<K: Strip, const N: usize, const T: usize, const FUSED: bool, U: Source>(
                 unrolled!(B in 0 1 2 3 4 5 6 7; if B < K::BLOCKS, {
                     let w = K::unpack::<B, _>(s, unit);
                     let (codes, sums) = (first_of(&codes[B], first), first_of(&sums[B], first));
-                    add_terms::<K, FUSED, T>(s, &mut acc, &w, codes, sums);
+                    add_terms::<K, FUSED, N>(s, &mut acc, &w, codes, sums);
                 });
             }
-            for t in 0..T {
+            for t in 0..N {
                 let lanes: [f32; STRIP_ROWS] = pulp::cast(acc[t]);
                 out[(first + t) * stride..][..STRIP_ROWS].copy_from_slice(&lanes);
             }
@@ -207,6 +207,7 @@ fn eight<K: Strip, const FUSED: bool>(
     x: &Tile<8>,
     near: &[u8],
 ) {
+    debug_assert!(!K::HALVES, "one scale for both halves of a block");
     s.run(
         #[inline(always)]
         move || {

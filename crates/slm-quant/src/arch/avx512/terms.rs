@@ -95,7 +95,7 @@ impl<'a> Begun<'a> {
 /// Four codes of a token, for all rows.
 #[inline(always)]
 fn quad(s: Avx512, codes: &[i8; BLOCK], n: usize) -> I {
-    s.i32s1(i32::from_le_bytes(chunk::<i8, 4>(codes, 4 * n).map(|q| q as u8)))
+    s.i32s1(pulp::cast(chunk::<i8, 4>(codes, 4 * n)))
 }
 
 #[inline(always)]
@@ -113,7 +113,6 @@ fn plus_term<K: Strip, const FUSED: bool>(
 ) -> F {
     let (dx, total) = (s.set1(sums.d), s.to_f32(total));
     let d = s.mul(w.d, dx);
-    // Exact as the product of the integers is: below 2^18. Where that is 0, this may be -0, which no sum that begins with 0 shows.
     let minima = || s.mul(w.mn, s.set1(sums.xsum));
     if FUSED {
         let fused = |a, b, c| s.avx512f._mm512_fmadd_ps(a, b, c);

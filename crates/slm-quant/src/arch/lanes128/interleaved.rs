@@ -135,7 +135,6 @@ fn term<D: Dots, K: Strip>(d: D, w: &Weights<D>, q: &[i8; BLOCK], sums: &BlockSu
         Form::Scale => scaled,
         Form::ScaleMin => s.add(scaled, s.mul(w.m, s.splat(sums.sx))),
         Form::ScaleMinK => {
-            // Exact as the product of the integers is: below 2^18. Where that is 0, this may be -0, which no sum that begins with 0 shows.
             let minima = s.mul(w.mn, s.splat(sums.xsum));
             s.sub(scaled, s.mul(s.mul(w.m, dx), minima))
         }
