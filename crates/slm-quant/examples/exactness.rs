@@ -1,7 +1,7 @@
 //! What the contract's bits cost: the int8 product of numerics 3 against the same sums with fused multiply-adds, A B A B, one thread.
 //!
 //! `cargo run --release --example exactness --features free-order [-- COLUMNS]`: for each encoding, one token from a cache (2 MB) and from
-//! memory (96 MB), and eight tokens from a cache. Times are the shortest of the rounds; the ratio is contract / fused.
+//! memory (96 MB), eight and thirty-two tokens from a cache. Times are the shortest of the rounds; the ratio is contract / fused.
 
 use std::time::Instant;
 

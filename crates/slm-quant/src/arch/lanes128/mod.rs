@@ -95,7 +95,6 @@ pub(crate) trait Lanes: Copy {
     /// `a` without the bits of `b`.
     fn without(self, a: Self::I, b: Self::I) -> Self::I;
     fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
-    fn sub_i32(self, a: Self::I, b: Self::I) -> Self::I;
     fn mul_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// Shifts of i32 lanes by a constant below 32: left, right with zeros, right with the sign.
     fn shl(self, x: Self::I, by: u32) -> Self::I;

@@ -239,11 +239,6 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
-    fn sub_i32(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        neon!(vsubq_s32(a, b))
-    }
-
-    #[inline(always)]
     fn mul_i32(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
         neon!(vmulq_s32(a, b))
     }

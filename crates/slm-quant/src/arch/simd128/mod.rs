@@ -223,11 +223,6 @@ impl Lanes for Simd128 {
     }
 
     #[inline(always)]
-    fn sub_i32(self, a: v128, b: v128) -> v128 {
-        i32x4_sub(a, b)
-    }
-
-    #[inline(always)]
     fn mul_i32(self, a: v128, b: v128) -> v128 {
         i32x4_mul(a, b)
     }
